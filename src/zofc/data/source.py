@@ -1,0 +1,156 @@
+"""What a source of images is: class names, a training and a test set, and a checksum of what was read.
+
+A new source is one file with one function under `@source("name")`; it is reached as `data.source: name` or
+`data.source: name:ARGUMENT`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from zofc.errors import DataError, nearest
+
+
+class Images(Protocol):
+    """Images in whatever form they are kept; `load` gives one as RGB."""
+
+    def __len__(self) -> int: ...
+
+    def name(self, index: int) -> str:
+        """Where image `index` comes from, for error messages."""
+        ...
+
+    def load(self, index: int) -> Image.Image: ...
+
+    def take(self, indices: NDArray[np.int64]) -> Images: ...
+
+    @property
+    def array(self) -> NDArray[np.uint8] | None:
+        """All images as (n, height, width, 3) where they share one size and are in memory, else None."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArrayImages:
+    """Images of one size, decoded, in memory."""
+
+    array: NDArray[np.uint8]  # (n, height, width, 3)
+    origin: str = "memory"
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def name(self, index: int) -> str:
+        return f"{self.origin}[{index}]"
+
+    def load(self, index: int) -> Image.Image:
+        return Image.fromarray(self.array[index])
+
+    def take(self, indices: NDArray[np.int64]) -> ArrayImages:
+        return ArrayImages(self.array[indices], self.origin)
+
+
+def decode(data: bytes | Path, name: str) -> Image.Image:
+    """An encoded image as RGB; a broken one is an error that names it."""
+    try:
+        with Image.open(io.BytesIO(data) if isinstance(data, bytes) else data) as image:
+            return image.convert("RGB")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(
+            f"cannot read image {name}: {error}. Replace or remove it, or set data.skip_broken=true to leave it out."
+        ) from error
+
+
+@dataclass(frozen=True)
+class EncodedImages:
+    """Images as files or as encoded bytes, decoded when asked for."""
+
+    items: Sequence[bytes | Path]
+    names: Sequence[str]
+    array: None = field(default=None, init=False)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def name(self, index: int) -> str:
+        return self.names[index]
+
+    def load(self, index: int) -> Image.Image:
+        return decode(self.items[index], self.names[index])
+
+    def take(self, indices: NDArray[np.int64]) -> EncodedImages:
+        return EncodedImages([self.items[i] for i in indices], [self.names[i] for i in indices])
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Images with their labels (and the domain of each, where the source has domains)."""
+
+    images: Images
+    labels: NDArray[np.int64]  # (n,)
+    domains: NDArray[np.int64] | None = None  # (n,)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: NDArray[np.int64]) -> ImageSet:
+        domains = None if self.domains is None else self.domains[indices]
+        return ImageSet(self.images.take(indices), self.labels[indices], domains)
+
+    def relabel(self, labels: NDArray[np.int64]) -> ImageSet:
+        return replace(self, labels=labels)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set: `labels` index `classes`, `domains` index `domain_names`."""
+
+    name: str
+    classes: tuple[str, ...]
+    train: ImageSet
+    test: ImageSet
+    checksum: str
+    domain_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What a recipe may ask of any source."""
+
+    root: Path | None = None  # where the data set lies; else $ZOFC_DATA/<name>
+    seed: int = 1993  # for splits and generated images
+    per_class: int | None = None  # training images per class, all if None
+    test_per_class: int | None = None
+    test_fraction: float = 0.2  # for sources without a test set of their own
+    skip_broken: bool = False  # leave out images that cannot be decoded, with a notice
+    notice: Callable[[str], None] = print  # told what was left out
+
+
+Opener = Callable[[str, SourceOptions], Source]
+SOURCES: dict[str, Opener] = {}
+
+
+def source(name: str) -> Callable[[Opener], Opener]:
+    """Register an opener: it receives the argument after the colon ('' if none) and the options."""
+
+    def register(opener: Opener) -> Opener:
+        SOURCES[name] = opener
+        return opener
+
+    return register
+
+
+def open_source(spec: str, options: SourceOptions) -> Source:
+    """The source named by `name` or `name:argument`."""
+    name, _, argument = spec.partition(":")
+    if name not in SOURCES:
+        raise DataError(f"data.source: unknown source '{name}'{nearest(name, SOURCES)}")
+    return SOURCES[name](argument, options)

@@ -1,0 +1,42 @@
+"""Errors that speak to the user: what was wrong, where it came from, what would be right.
+
+The command line prints the message alone; from Python they are ordinary exceptions.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ZofcError(Exception):
+    """Anything the user can mend."""
+
+
+class RecipeError(ZofcError):
+    """A recipe that cannot be run: unknown key, wrong type, impossible value."""
+
+
+class DataError(ZofcError):
+    """Images or labels that cannot be used."""
+
+
+class WeightsError(ZofcError):
+    """Backbone weights that cannot be found or do not fit."""
+
+
+class RunError(ZofcError):
+    """A run folder that cannot be written, read or resumed."""
+
+
+class DivergedError(ZofcError):
+    """The loss became infinite or not a number."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the closest known name, or the list of them when none is close."""
+    names = sorted(str(k) for k in known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean '{close[0]}'?"
+    return f"; known: {', '.join(names)}" if names else ""
