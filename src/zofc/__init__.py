@@ -1,3 +1,30 @@
 """zofc: class-incremental learning on a frozen vision transformer, first-order or zeroth-order by choice."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zofc.learner import Evaluation, Learner, Prediction, load
+    from zofc.recipe import Recipe, load_recipe
+
 __version__ = "0.1.0"
+__all__ = ["Evaluation", "Learner", "Prediction", "Recipe", "__version__", "load", "load_recipe"]
+
+_HOMES = {
+    "Evaluation": "zofc.learner",
+    "Learner": "zofc.learner",
+    "Prediction": "zofc.learner",
+    "load": "zofc.learner",
+    "Recipe": "zofc.recipe",
+    "load_recipe": "zofc.recipe",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The public names, imported when first used: `import zofc` and `zofc --help` stay quick."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'zofc' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

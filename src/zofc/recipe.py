@@ -1,52 +1,78 @@
 """A recipe is the complete, validated description of a run.
 
 YAML files may build on others (`extends: name` or a list of names, later ones win), carry `presets` (named
-overlays, chosen with `preset=NAME`) and be changed from the command line (`optimize.peft.lr=0.02`). What a registry
-must check (does this method have that group?) is checked when the run is resolved, before any work.
+overlays, chosen with `preset=NAME`) and be changed from the command line (`optimize.peft.lr=0.02`). The
+overlay lies over all that the files say, the command line over the overlay. What a registry must check (does
+this method have that group?) is checked when the run is resolved, before any work.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from zofc.errors import RecipeError, nearest
+from zofc.recipe_check import check
+from zofc.recipe_files import (
+    FILE_KEYS,
+    Layer,
+    Problem,
+    is_block,
+    read_files,
+    read_overrides,
+    shipped,
+    shown,
+    write_yaml,
+)
 
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
+Preset = Literal["paper", "controlled", "released"]
+PRESETS: tuple[str, ...] = get_args(Preset)
 
 
 class Strict(BaseModel):
     """No unknown keys, no silent conversions, no changes after validation."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Views(Strict):
     """How images become model inputs; sizes follow the backbone (crop s, resize s·256/224)."""
 
-    augment: Literal["crop-flip", "none"] = Field("crop-flip", description="none: the test view also in training")
+    augment: Literal["crop-flip", "none"] = Field(
+        "crop-flip", description="none: the test view also in training"
+    )
     scale: tuple[float, float] = Field((0.05, 1.0), description="area of the random crop")
     ratio: tuple[float, float] = Field((3 / 4, 4 / 3), description="aspect ratio of the random crop")
     flip: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="probability of a horizontal flip")
-    resize: Annotated[float, Field(ge=1)] = Field(256 / 224, description="test view: short side over crop size")
+    resize: Annotated[float, Field(ge=1)] = Field(
+        256 / 224, description="test view: short side over crop size"
+    )
     test_interpolation: Literal["bicubic", "bilinear"] = "bicubic"
-    normalize: Literal["backbone", "none"] = Field("backbone", description="none: inputs in [0, 1], as in the paper")
+    normalize: Literal["backbone", "none"] = Field(
+        "backbone", description="none: inputs in [0, 1], as in the paper"
+    )
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Views:
-        for name in ("scale", "ratio"):
-            low, high = getattr(self, name)
-            if not 0 < low <= high:
-                raise ValueError(f"{name}: expected 0 < low <= high, got ({low}, {high})")
-        if self.scale[1] > 1:
-            raise ValueError(f"scale: a crop cannot be larger than its image, got {self.scale[1]}")
-        return self
+    @field_validator("scale", "ratio")
+    @classmethod
+    def _ordered(cls, value: tuple[float, float], info: ValidationInfo) -> tuple[float, float]:
+        low, high = value
+        if not 0 < low <= high:
+            raise ValueError(f"expected 0 < low <= high, got [{low}, {high}]")
+        if info.field_name == "scale" and high > 1:
+            raise ValueError(f"expected at most 1, since a crop lies within its image, got [{low}, {high}]")
+        return value
 
 
 class Data(Strict):
     """Which images, in which order, in which tasks."""
 
-    source: str = Field("glyphs", description="glyphs, cifar100, imagenet-r, domainnet, folder:PATH, parquet:PATH")
+    source: str = Field(
+        "glyphs", description="glyphs, cifar100, imagenet-r, domainnet, folder:PATH, parquet:PATH"
+    )
     root: str | None = Field(None, description="where the data set lies; else $ZOFC_DATA/<name>")
     increment: Positive = Field(10, description="classes per task")
     first: Positive | None = Field(None, description="classes in the first task, if not `increment`")
@@ -64,7 +90,9 @@ class Backbone(Strict):
     """The frozen vision transformer."""
 
     name: str = Field("embedded", description="embedded, a timm ViT name, or a local .safetensors/.npz file")
-    architecture: str | None = Field(None, description="timm name for a local file that does not describe itself")
+    architecture: str | None = Field(
+        None, description="timm name for a local file that does not describe itself"
+    )
     pretrained: bool = Field(True, description="false: random weights (tests, ablations)")
     checksum: str | None = Field(None, description="sha256 that a local weight file must have")
 
@@ -74,7 +102,9 @@ class Peft(Strict):
 
     kind: str = "adapter"
     rank: Positive = 5
-    blocks: str | tuple[int, ...] = Field("first 5", description="all, first N, last N, or a list of block numbers")
+    blocks: str | tuple[int, ...] = Field(
+        "first 5", description="all, first N, last N, or a list of block numbers"
+    )
     scale: float = 0.1
 
 
@@ -86,12 +116,14 @@ class Method(Strict):
     """What is trained and what the loss is."""
 
     name: str = "adapter"
-    mask: bool = Field(True, description="false: old classes stay in the loss (sequential fine-tuning, the lower anchor)")
+    mask: bool = Field(
+        True, description="false: old classes stay in the loss (sequential fine-tuning, the lower anchor)"
+    )
     prototypes: bool = Field(False, description="replace the trained rows by class means after each task")
 
 
 class Group(Strict):
-    """How one group of parameters is moved. Zeroth-order keys are unused when order is first, and the reverse."""
+    """How one group of parameters is moved. Keys of the other order are unused."""
 
     order: Literal["first", "zeroth"] = "first"
     epochs: Positive = 10
@@ -101,13 +133,27 @@ class Group(Strict):
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     schedule: Literal["constant", "cosine"] = "constant"
     min_lr: Annotated[float, Field(ge=0)] = Field(0.0, description="where the cosine ends")
-    clip: Annotated[float, Field(gt=0)] | None = Field(None, description="largest L2 norm of the (estimated) gradient")
+    clip: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="largest L2 norm of the (estimated) gradient"
+    )
     estimator: str = "spsa"
     queries: Positive = Field(4, description="directions per step (Q)")
     epsilon: Annotated[float, Field(gt=0)] = Field(1e-3, description="length of the finite difference")
     directions: Literal["rademacher", "gaussian"] = "rademacher"
-    chunk: Positive = Field(1, description="perturbed points evaluated in one forward pass; 1 needs the least memory")
-    micro_batch: Positive | None = Field(None, description="images per forward pass of a query, all by default")
+    chunk: Positive = Field(
+        1, description="perturbed points evaluated in one forward pass; 1 needs the least memory"
+    )
+    micro_batch: Positive | None = Field(
+        None, description="images per forward pass of a query, all by default"
+    )
+
+    @field_validator("min_lr")
+    @classmethod
+    def _below_lr(cls, value: float, info: ValidationInfo) -> float:
+        lr, schedule = info.data.get("lr"), info.data.get("schedule")
+        if schedule == "cosine" and lr is not None and value > lr:
+            raise ValueError(f"expected at most the group's lr, {lr}, or the cosine would rise; got {value}")
+        return value
 
 
 class Training(Strict):
@@ -115,8 +161,12 @@ class Training(Strict):
     eval_batch_size: Positive = 128
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N, mps")
     threads: Positive | None = Field(None, description="CPU threads, torch's choice by default")
-    loading: Literal["auto", "workers", "device"] = Field("auto", description="per image on CPU, or batched on the device")
-    workers: Annotated[int, Field(ge=0)] = Field(2, description="loading processes where images are decoded one by one")
+    loading: Literal["auto", "workers", "device"] = Field(
+        "auto", description="per image on CPU, or batched on the device"
+    )
+    workers: Annotated[int, Field(ge=0)] = Field(
+        2, description="loading processes where images are decoded one by one"
+    )
     checkpoint_minutes: Annotated[float, Field(gt=0)] = 10.0
     loggers: tuple[str, ...] = Field((), description="tensorboard, wandb, mlflow")
 
@@ -134,7 +184,7 @@ class Recipe(Strict):
 
     name: str = "unnamed"
     title: str | None = Field(None, description="what tables and plots call it")
-    preset: Literal["paper", "controlled", "released"] = "paper"
+    preset: Preset = "paper"
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1993
     method: Method = Method()
     backbone: Backbone = Backbone()
@@ -145,3 +195,89 @@ class Recipe(Strict):
     optimize: dict[str, Group] = Field(default_factory=dict)
     training: Training = Training()
     paper: Paper | None = None
+
+    @field_validator("optimize")
+    @classmethod
+    def _sorted(cls, groups: dict[str, Group]) -> dict[str, Group]:
+        """In the order of their names, so that equal recipes are equal in every respect."""
+        return dict(sorted(groups.items()))
+
+
+def recipe_names() -> list[str]:
+    """The shipped recipes; building blocks are left out."""
+    return [name for name in shipped() if not is_block(name)]
+
+
+def recipe_presets(name_or_path: str) -> list[str]:
+    """The presets a recipe can be loaded with."""
+    return _available(read_files(name_or_path))
+
+
+def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
+    """A shipped recipe by name or a file by path, with `dotted.key=value` overrides, whole and validated."""
+    written, changes = read_files(name_or_path), read_overrides(overrides)
+    problems = [*written.problems, *changes.problems, *_overlay_problems(written)]
+    problems += _choice_problems(written, changes)
+    chosen = (written | changes).values.get("preset", "paper")
+    recipe, found = check(Recipe, _overlaid(written, str(chosen), changes))
+    problems += [problem for problem in found if problem.key != ("preset",)]
+    for preset in PRESETS:  # a mistake in an overlay should not wait until somebody chooses it
+        _, others = check(Recipe, _overlaid(written, preset, changes))
+        problems += [problem for problem in others if problem.key[:1] == ("presets",)]
+    if problems or recipe is None:
+        raise RecipeError("\n".join(dict.fromkeys(map(str, _by_place(problems)))))
+    return recipe
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """Every value, defaults included, as a file that loads to the same recipe."""
+    text = write_yaml(recipe.model_dump())
+    return f"{text}resolved: {recipe.preset}  # the preset whose values are written above\n"
+
+
+def _overlaid(written: Layer, preset: str, changes: Layer) -> Layer:
+    overlay = written.part("presets", preset).without("preset", *FILE_KEYS)
+    return written.without(*FILE_KEYS) | overlay | changes
+
+
+def _available(written: Layer) -> list[str]:
+    plain = written.values.get("resolved", "paper")  # what the file holds without any overlay
+    return [name for name in PRESETS if name == plain or name in written.part("presets").values]
+
+
+def _by_place(problems: Iterable[Problem]) -> list[Problem]:
+    return sorted(problems, key=lambda problem: (problem.file, problem.line or 0))
+
+
+def _overlay_problems(written: Layer) -> Iterator[Problem]:
+    """What is wrong with the shape of `presets`; what the overlays hold is checked with the rest."""
+    presets = written.values.get("presets")
+    if presets is None:
+        return
+    if not isinstance(presets, dict):
+        yield written.problem(("presets",), f"expected names of presets with overlays, got {shown(presets)}")
+        return
+    for name, overlay in presets.items():
+        if name not in PRESETS:
+            yield written.problem(("presets", name), f"unknown preset{nearest(name, PRESETS)}")
+        elif overlay is not None and not isinstance(overlay, dict):
+            yield written.problem(("presets", name), f"expected keys with values, got {shown(overlay)}")
+        else:
+            for key in ("preset", *FILE_KEYS):
+                if key in (overlay or {}):
+                    yield written.problem(("presets", name, key), "belongs at the top level of a file")
+
+
+def _choice_problems(written: Layer, changes: Layer) -> Iterator[Problem]:
+    """A preset must be one the recipe has an overlay for, or the one whose values it holds without any."""
+    both = written | changes
+    chosen, plain = both.values.get("preset", "paper"), written.values.get("resolved", "paper")
+    available = _available(written)
+    if plain not in PRESETS:
+        text = f"expected one of {', '.join(PRESETS)}, got {shown(plain)}"
+        yield written.problem(("resolved",), text)
+    elif chosen not in PRESETS:
+        yield both.problem(("preset",), f"unknown preset {shown(chosen)}{nearest(str(chosen), PRESETS)}")
+    elif chosen not in available:
+        text = f"this recipe has no preset '{chosen}', only: {', '.join(available)}"
+        yield both.problem(("preset",), text)

@@ -1,1 +1,47 @@
+"""Images, in which order, in which tasks: sources, streams, views and batches."""
 
+from zofc.data import cifar100, domainnet, folder, glyphs, imagenet_r, parquet  # each registers its source
+from zofc.data.joined import join
+from zofc.data.loading import Loader
+from zofc.data.source import (
+    SOURCES,
+    ArrayImages,
+    EncodedImages,
+    Images,
+    ImageSet,
+    Source,
+    SourceOptions,
+    describe_sources,
+    open_source,
+    source,
+)
+from zofc.data.stream import Stream, Task, class_order, split_classes
+from zofc.data.views import Crops, TestView, TrainView
+
+__all__ = [
+    "SOURCES",
+    "ArrayImages",
+    "Crops",
+    "EncodedImages",
+    "ImageSet",
+    "Images",
+    "Loader",
+    "Source",
+    "SourceOptions",
+    "Stream",
+    "Task",
+    "TestView",
+    "TrainView",
+    "cifar100",
+    "class_order",
+    "describe_sources",
+    "domainnet",
+    "folder",
+    "glyphs",
+    "imagenet_r",
+    "join",
+    "open_source",
+    "parquet",
+    "source",
+    "split_classes",
+]

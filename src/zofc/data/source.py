@@ -6,15 +6,18 @@ A new source is one file with one function under `@source("name")`; it is reache
 
 from __future__ import annotations
 
+import functools
 import io
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from zofc.errors import DataError, nearest
 
@@ -44,29 +47,50 @@ class ArrayImages:
 
     array: NDArray[np.uint8]  # (n, height, width, 3)
     origin: str = "memory"
+    names: Sequence[str] | None = None  # where each came from, if from files
 
     def __len__(self) -> int:
         return len(self.array)
 
     def name(self, index: int) -> str:
-        return f"{self.origin}[{index}]"
+        return f"{self.origin}[{index}]" if self.names is None else self.names[index]
 
     def load(self, index: int) -> Image.Image:
         return Image.fromarray(self.array[index])
 
     def take(self, indices: NDArray[np.int64]) -> ArrayImages:
-        return ArrayImages(self.array[indices], self.origin)
+        names = None if self.names is None else [self.names[i] for i in indices]
+        return ArrayImages(self.array[indices], self.origin, names)
+
+
+@functools.cache
+def image_formats() -> tuple[str, ...]:
+    """What Pillow can decode, usual ones first; not EPS, which would run Ghostscript."""
+    Image.init()
+    usual = ("JPEG", "PNG", "WEBP")
+    unwanted = {*usual, "EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
+    return (*(f for f in usual if f in Image.OPEN), *(f for f in Image.OPEN if f not in unwanted))
+
+
+@contextmanager
+def opened(data: bytes | Path, name: str) -> Iterator[Image.Image]:
+    """An encoded image, header read; what goes wrong then or inside is an error that names it."""
+    try:
+        file = io.BytesIO(data) if isinstance(data, bytes) else data
+        with Image.open(file, formats=image_formats()) as image:
+            yield image
+    except Exception as error:  # on damaged files Pillow's plugins raise exceptions of every kind
+        reason = "not an image of a known format" if isinstance(error, UnidentifiedImageError) else error
+        raise DataError(
+            f"cannot read image {name}: {reason}. Replace or remove it, or set data.skip_broken=true to leave it "
+            "out."
+        ) from error
 
 
 def decode(data: bytes | Path, name: str) -> Image.Image:
     """An encoded image as RGB; a broken one is an error that names it."""
-    try:
-        with Image.open(io.BytesIO(data) if isinstance(data, bytes) else data) as image:
-            return image.convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(
-            f"cannot read image {name}: {error}. Replace or remove it, or set data.skip_broken=true to leave it out."
-        ) from error
+    with opened(data, name) as image:
+        return image.convert("RGB")
 
 
 @dataclass(frozen=True)
@@ -85,6 +109,11 @@ class EncodedImages:
 
     def load(self, index: int) -> Image.Image:
         return decode(self.items[index], self.names[index])
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Height and width, from the header."""
+        with opened(self.items[index], self.names[index]) as image:
+            return image.height, image.width
 
     def take(self, indices: NDArray[np.int64]) -> EncodedImages:
         return EncodedImages([self.items[i] for i in indices], [self.names[i] for i in indices])
@@ -129,7 +158,7 @@ class SourceOptions:
     seed: int = 1993  # for splits and generated images
     per_class: int | None = None  # training images per class, all if None
     test_per_class: int | None = None
-    test_fraction: float = 0.2  # for sources without a test set of their own
+    test_fraction: float = 0.2  # for sources without a test set of their own; 0 holds nothing out
     skip_broken: bool = False  # leave out images that cannot be decoded, with a notice
     notice: Callable[[str], None] = print  # told what was left out
 
@@ -154,3 +183,9 @@ def open_source(spec: str, options: SourceOptions) -> Source:
     if name not in SOURCES:
         raise DataError(f"data.source: unknown source '{name}'{nearest(name, SOURCES)}")
     return SOURCES[name](argument, options)
+
+
+def describe_sources() -> dict[str, str]:
+    """Every source's name with the first line of its file."""
+    files = {name: sys.modules[opener.__module__] for name, opener in sorted(SOURCES.items())}
+    return {name: (file.__doc__ or "").partition("\n")[0] for name, file in files.items()}

@@ -1,0 +1,281 @@
+"""The command line: parses, calls, prints. All work is done in the rooms below."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from zofc.errors import RecipeError, ZofcError, nearest
+
+DEFAULT_PAIR = ("demo/zofc", "demo/first-order")
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Class-incremental learning on a frozen vision transformer, first-order or zeroth-order by choice.",
+)
+out = Console()
+err = Console(stderr=True)
+
+Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the run folders.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+
+
+@app.command()
+def run(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RECIPE]... [KEY=VALUE]...", help="Recipes (names or files) and dotted overrides."),
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Run anew, even if the same run is there already.")] = False,
+    show: Annotated[bool, typer.Option("--print", help="Print the resolved recipe and stop.")] = False,
+    runs: Runs = Path("runs"),
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the table.")] = False,
+) -> None:
+    """Run recipes; without one, ZO-FC beside its first-order twin on generated glyphs.
+
+    The same recipe finds its run again: a finished one is shown, an unfinished one is continued.
+    """
+    from zofc.recipe import dump_recipe, load_recipe
+
+    names = [word for word in words or [] if not _is_override(word)]
+    overrides = [word for word in words or [] if _is_override(word)]
+    if resume is not None and len(names) > 1:
+        raise typer.BadParameter("--resume continues one run: give one recipe or none")
+    chosen = names or ([] if resume else list(DEFAULT_PAIR))
+    recipes = [load_recipe(name, overrides) for name in chosen]
+    if show:
+        for recipe in recipes:
+            out.print(dump_recipe(recipe), markup=False, highlight=False, end="", soft_wrap=True)
+        return
+
+    from zofc.training.progress import Display
+    from zofc.training.runs import resume_run, start_run, train
+
+    if resume is not None:
+        if overrides and not recipes:
+            raise RecipeError("a resumed run keeps its recipe; leave the overrides out or start a new run")
+        folders = [resume_run(resume, recipes[0] if recipes else None)]
+    else:
+        folders = [start_run(recipe, runs, again) for recipe in recipes]
+    for folder in folders:
+        if folder.finished and not quiet:
+            out.print(f"{folder} is finished already (run anew with --again)", highlight=False, soft_wrap=True)
+        train(folder, [Display(out, quiet)])
+    _finish([folder.path for folder in folders], runs if resume is None else resume.parent)
+
+
+def _is_override(word: str) -> bool:
+    key, equals, _ = word.partition("=")
+    return bool(equals) and "/" not in key and not key.endswith((".yaml", ".yml"))
+
+
+def _finish(paths: list[Path], runs: Path) -> None:
+    from zofc.report import read_runs, summary, write_report
+
+    records = read_runs(paths)
+    out.print(summary(records))
+    page = runs / "report.html"
+    write_report(records, page)
+    out.print(f"report: {page}", highlight=False, soft_wrap=True)
+
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(help="recipes, methods, datasets or backbones")] = "recipes",
+    pattern: Annotated[str, typer.Argument(help="Show only names that contain this.")] = "",
+) -> None:
+    """List what there is to choose from."""
+    makers = {"recipes": _recipes, "methods": _methods, "datasets": _datasets, "backbones": _backbones}
+    if what not in makers:
+        raise RecipeError(f"cannot list '{what}'{nearest(what, makers)}")
+    headers, rows = makers[what]()
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    for row in rows:
+        if pattern in row[0]:
+            table.add_row(*row)
+    out.print(table)
+
+
+def _recipes() -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    from zofc.recipe import load_recipe, recipe_names
+
+    rows = []
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        how = ", ".join(
+            f"{group} {plan.order} {plan.optimizer} {plan.lr:g} ×{plan.epochs}" for group, plan in recipe.optimize.items()
+        )
+        paper = f"{recipe.paper.row}, {recipe.paper.column}" if recipe.paper else ""
+        rows.append((name, recipe.method.name, recipe.data.source, str(recipe.data.increment), how or "nothing trained", paper))
+    return ("recipe", "method", "data", "inc", "placement (epochs)", "row of the paper"), rows
+
+
+def _methods() -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    from zofc.methods import METHODS
+
+    rows = [(name, ", ".join(cls.group_names) or "none", (cls.__doc__ or "").splitlines()[0]) for name, cls in sorted(METHODS.items())]
+    return ("method", "groups", "what it is"), rows
+
+
+def _datasets() -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    from zofc.data import describe_sources
+
+    return ("data.source", "what it is"), sorted(describe_sources().items())
+
+
+def _backbones() -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    import timm
+
+    rows = [("embedded", "part of this package: a small ViT pre-trained on generated characters")]
+    rows += [(name, "timm, weights from the hub") for name in timm.list_pretrained("vit_*")]
+    return ("backbone.name", "what it is"), rows
+
+
+@app.command()
+def show(path: RunPath) -> None:
+    """One run: settings, accuracy after each task, metrics and cost."""
+    from zofc.report import compare, read_runs, show
+
+    (record,) = read_runs([path])[:1]
+    out.print(show(record))
+    out.print(compare([record]))
+
+
+@app.command()
+def compare(
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.")],
+    settings: Annotated[bool, typer.Option("--settings", help="Also list the settings in which they differ.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+) -> None:
+    """Runs side by side, with the paper's numbers where a recipe reproduces them."""
+    from zofc.report import compare, differences, read_runs
+
+    records = read_runs(paths)
+    for grid in [compare(records), *([differences(records)] if settings else [])]:
+        if markdown:
+            typer.echo(grid.markdown())
+        else:
+            out.print(grid)
+
+
+@app.command()
+def report(
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write one self-contained HTML page about runs."""
+    from zofc.report import read_runs, write_report
+
+    write_report(read_runs(paths), output)
+    out.print(f"report: {output}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def predict(
+    path: RunPath,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")],
+    top: Annotated[int, typer.Option(min=1, help="How many classes to name.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object an image.")] = False,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps; the recipe's by default.")] = None,
+) -> None:
+    """Name the most likely classes of image files."""
+    from zofc.learner import load
+
+    answers = load(path, device).predict(images, top)
+    for image, best in zip(images, answers, strict=True):
+        if as_json:
+            classes = [{"name": one.name, "probability": one.probability} for one in best]
+            typer.echo(json.dumps({"image": str(image), "classes": classes}, ensure_ascii=False))
+        else:
+            named = ", ".join(f"{one.name} {100 * one.probability:.1f} %" for one in best)
+            out.print(f"{image}: {named}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def learn(
+    path: RunPath,
+    data: Annotated[str, typer.Argument(help="A source of new classes, e.g. folder:PATH.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the extended run.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q")] = False,
+) -> None:
+    """Teach a finished run new classes; the result is a new run folder, the old one stays as it is."""
+    from zofc.training.progress import Display
+    from zofc.training.runs import extend_run, train
+
+    folder = extend_run(path, data, output)
+    train(folder, [Display(out, quiet)])
+    _finish([folder.path], folder.path.parent)
+    out.print(f"extended run: {folder}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def evaluate(
+    path: RunPath,
+    data: Annotated[str, typer.Argument(help="A source whose classes were learned, e.g. folder:PATH.")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the result as JSON.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps; the recipe's by default.")] = None,
+) -> None:
+    """Accuracy per class and the confusion matrix of a run on other images."""
+    from zofc.learner import load
+    from zofc.training.folder import write_whole
+
+    result = load(path, device).evaluate(data)
+    table = Table("class", "images", "accuracy %", "most often taken for", box=None, header_style="bold", pad_edge=False)
+    for name, accuracy in result.per_class.items():
+        index = result.classes.index(name)
+        row = result.confusion[index].copy()
+        row[index] = 0
+        other = f"{result.classes[int(row.argmax())]} ({int(row.max())})" if row.any() else "–"
+        table.add_row(name, str(int(result.confusion[index].sum())), f"{accuracy:.1f}", other)
+    out.print(table)
+    out.print(f"all images: {result.accuracy:.2f} %", highlight=False)
+    if output is not None:
+        found: dict[str, Any] = {
+            "accuracy": result.accuracy,
+            "per_class": result.per_class,
+            "classes": list(result.classes),
+            "confusion": result.confusion.tolist(),
+        }
+        write_whole(output, json.dumps(found, ensure_ascii=False, indent=1) + "\n")
+        out.print(f"written: {output}", highlight=False, soft_wrap=True)
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    if version:
+        import zofc
+
+        typer.echo(zofc.__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Errors that the user can mend are told in words; anything else is a defect and shows its trace."""
+    try:
+        app()
+    except ZofcError as error:
+        err.print(f"[bold red]zofc:[/] {_plain(error)}", highlight=False, soft_wrap=True)
+        raise SystemExit(_exit_code(error)) from None
+    except KeyboardInterrupt:
+        err.print("zofc: stopped")
+        raise SystemExit(130) from None
+
+
+def _plain(error: ZofcError) -> str:
+    from rich.markup import escape
+
+    return escape(str(error))
+
+
+def _exit_code(error: ZofcError) -> int:
+    return 130 if type(error).__name__ == "Interrupted" else 2

@@ -1,0 +1,59 @@
+"""CIFAR-100 (Krizhevsky, 2009): 100 classes of 32 px images, 500 to train on and 100 to test on each.
+
+Read from parquet shards if the root has them, else through torchvision, which verifies checksums before it
+unpickles anything; downloaded when absent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from torchvision.datasets import CIFAR100
+
+from zofc.data.parquet import read_parquet
+from zofc.data.roots import candidates
+from zofc.data.selection import select_split
+from zofc.data.source import ArrayImages, ImageSet, Source, SourceOptions, source
+from zofc.errors import DataError
+
+
+@source("cifar100")
+def cifar100(argument: str, options: SourceOptions) -> Source:
+    """In the root, or else downloaded into it."""
+    roots = candidates("cifar100", options)
+    root = next((r for r in roots if _holds_data(r)), roots[0])
+    if list(root.glob("*.parquet")):
+        return replace(read_parquet("cifar100", root, options), name="cifar100")
+    train = _read(root, "train", options.per_class, options)
+    test = _read(root, "test", options.test_per_class, options)
+    checksum = "+".join(md5 for _, md5 in (*CIFAR100.train_list, *CIFAR100.test_list))
+    return Source("cifar100", train[0], train[1], test[1], f"md5:{checksum}")
+
+
+def _holds_data(root: Path) -> bool:
+    known = CIFAR100.base_folder, CIFAR100.filename, "*.parquet"
+    return any(any(root.glob(pattern)) for pattern in known)
+
+
+def _read(
+    root: Path, split: str, per_class: int | None, options: SourceOptions
+) -> tuple[tuple[str, ...], ImageSet]:
+    present = (root / CIFAR100.base_folder).exists()
+    try:
+        data = CIFAR100(root, train=split == "train", download=not present)
+    except (OSError, RuntimeError) as error:
+        if present:
+            raise DataError(
+                f"{root / CIFAR100.base_folder} is not CIFAR-100 as published (checksums differ or files are "
+                "missing), so it was not opened. Delete it to download it again."
+            ) from error
+        raise DataError(
+            f"data.source: cifar100 is not in {root} and could not be downloaded ({error}). Put parquet shards or "
+            f"{CIFAR100.filename} (https://www.cs.toronto.edu/~kriz/cifar.html) there, or say where they are with "
+            "data.root."
+        ) from error
+    labels = np.array(data.targets, np.int64)
+    chosen = select_split(labels, split, per_class, options.seed)
+    return tuple(data.classes), ImageSet(ArrayImages(data.data[chosen], f"cifar100 {split}"), labels[chosen])

@@ -1,0 +1,120 @@
+"""Decoding many images at once: to find the broken ones before any work, to read sizes, to keep small sets.
+
+Pillow lets go of the interpreter while it decodes, so threads are enough.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofc.data.joined import JoinedImages
+from zofc.data.source import ArrayImages, EncodedImages, Images, opened
+from zofc.errors import DataError
+
+IN_MEMORY = 2 * 2**30  # bytes of decoded images that a set may keep
+T = TypeVar("T")
+
+
+def in_threads(work: Callable[[int], T], n: int, chunk: int = 64) -> Iterator[T]:
+    """`work(0), …, work(n − 1)` in order, computed by several threads."""
+    pool = ThreadPoolExecutor(min(16, os.cpu_count() or 1))
+    try:
+        spans = [range(start, min(start + chunk, n)) for start in range(0, n, chunk)]
+        for results in pool.map(lambda span: [work(i) for i in span], spans):
+            yield from results
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def image_sizes(images: Images) -> NDArray[np.int64]:
+    """Height and width of every image, (n, 2), from headers alone where there are any."""
+    if isinstance(images, EncodedImages):
+        return np.array(list(in_threads(images.size, len(images))), np.int64).reshape(-1, 2)
+    if isinstance(images, JoinedImages):
+        sizes = [image_sizes(part) for part in images.parts]
+        return np.array([sizes[part][inside] for part, inside in images.places], np.int64).reshape(-1, 2)
+    if (array := images.array) is not None:
+        return np.tile(np.array(array.shape[1:3], np.int64), (len(images), 1))
+    decoded = (images.load(index) for index in range(len(images)))
+    return np.array([(image.height, image.width) for image in decoded], np.int64).reshape(-1, 2)
+
+
+def verify(images: EncodedImages, skip_broken: bool, notice: Callable[[str], None]) -> NDArray[np.int64]:
+    """The indices of the images that can be decoded; a broken one is an error unless it may be left out."""
+
+    def fault(index: int) -> DataError | None:
+        try:
+            with opened(images.items[index], images.names[index]) as image:
+                image.draft(None, (1, 1))  # JPEG: an eighth of the resolution, but all of the file is read
+                image.load()
+        except DataError as error:
+            return error
+        return None
+
+    return _sound(list(in_threads(fault, len(images))), images, skip_broken, notice)
+
+
+def settle(
+    images: EncodedImages, skip_broken: bool, notice: Callable[[str], None], limit: int = IN_MEMORY
+) -> tuple[Images, NDArray[np.int64]]:
+    """The images that can be decoded, in memory if they share one size and fit, and their indices."""
+    array, faults = _decode_alike(images, limit)
+    if array is None:
+        keep = verify(images, skip_broken, notice)
+        return images.take(keep), keep
+    keep = _sound(faults, images, skip_broken, notice)
+    decoded = ArrayImages(array, names=images.names)
+    return decoded if len(keep) == len(images) else decoded.take(keep), keep
+
+
+def _decode_alike(
+    images: EncodedImages, limit: int
+) -> tuple[NDArray[np.uint8] | None, list[DataError | None]]:
+    """All images as (n, height, width, 3) with what was wrong with each, or None at the first odd size."""
+    first = _size_or_none(images, 0) if len(images) else None
+    if first is None or len(images) * first[0] * first[1] * 3 > limit:
+        return None, []
+    array = np.zeros((len(images), *first, 3), np.uint8)
+
+    def decode(index: int) -> DataError | bool | None:
+        try:
+            pixels = np.asarray(images.load(index))
+        except DataError as error:
+            return error
+        if pixels.shape != array.shape[1:]:
+            return False
+        array[index] = pixels
+        return None
+
+    faults: list[DataError | None] = []
+    for result in in_threads(decode, len(images)):
+        if result is False:
+            return None, []
+        faults.append(result if isinstance(result, DataError) else None)
+    return array, faults
+
+
+def _size_or_none(images: EncodedImages, index: int) -> tuple[int, int] | None:
+    try:
+        return images.size(index)
+    except DataError:
+        return None
+
+
+def _sound(
+    faults: Sequence[DataError | None], images: Images, skip_broken: bool, notice: Callable[[str], None]
+) -> NDArray[np.int64]:
+    broken = [i for i, fault in enumerate(faults) if fault is not None]
+    names = ", ".join(images.name(i) for i in broken[:5]) + (", …" if len(broken) > 5 else "")
+    if broken and not skip_broken:
+        others = "" if len(broken) == 1 else f" Broken in all: {len(broken)} ({names})."
+        raise DataError(f"{faults[broken[0]]}{others}")
+    if broken:
+        notice(f"left out {len(broken)} image(s) that cannot be decoded: {names}")
+    return np.setdiff1d(np.arange(len(faults)), broken)

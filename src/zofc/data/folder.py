@@ -1,0 +1,116 @@
+"""`folder:PATH`: your own images, a folder per class, or `train/` and `test/` folders of class folders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from zofc.data.listing import Listing, open_listings
+from zofc.data.roots import find_path
+from zofc.data.selection import hold_out
+from zofc.data.source import Source, SourceOptions, image_formats, source
+from zofc.errors import DataError
+
+TEST_FOLDERS = ("test", "val", "validation")
+
+
+@source("folder")
+def folder(argument: str, options: SourceOptions) -> Source:
+    """PATH/class/image.jpg, or PATH/train/class/image.jpg and PATH/test/class/image.jpg."""
+    root = find_path("folder", argument, options)
+    return read_folder(f"folder:{argument or root}", root, options)
+
+
+def read_folder(name: str, root: Path, options: SourceOptions) -> Source:
+    """The class folders under a root, with its own test set or one held out of each class."""
+    if not root.is_dir():
+        raise DataError(f"{name}: {root} is not a directory")
+    inside = subfolders(root)
+    test_folder = next((f for f in TEST_FOLDERS if f in inside), None)
+    if "train" in inside and test_folder is not None:
+        return _with_test_set(name, scan(root, "train"), scan(root, test_folder), options)
+    found = scan(root, "train" if inside == ["train"] else "")
+    classes, listing = list_classes(name, found, options)
+    train, test = hold_out(listing.labels, classes, options.test_fraction, options.seed, name)
+    return open_listings(name, classes, listing.take(train), listing.take(test), options)
+
+
+def _with_test_set(name: str, train: Scan, test: Scan, options: SourceOptions) -> Source:
+    only_test = sorted(set(test.files) - set(train.files))
+    if only_test:
+        raise DataError(
+            f"{name}: class '{only_test[0]}' is in {test.base} but not in {train.base}; a class needs images "
+            f"to train on (such classes: {len(only_test)})"
+        )
+    classes, train_listing = list_classes(name, train, options, ignored=test.ignored)
+    return open_listings(name, classes, train_listing, listing_of(test, classes), options)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What lies in the class folders under `base`: the image files of each class, relative to `root`."""
+
+    root: Path
+    base: Path
+    files: Mapping[str, Sequence[str]]
+    ignored: int
+
+
+def subfolders(root: Path) -> list[str]:
+    return sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def scan(root: Path, inside: str = "") -> Scan:
+    """All files of known image types in class folders, at any depth; hidden files are passed over."""
+    base = root / inside
+    loose = sum(p.is_file() and not p.name.startswith(".") for p in base.iterdir())
+    suffixes = image_suffixes()
+    files: dict[str, list[str]] = {}
+    ignored = loose
+    for name in subfolders(base):
+        found = [
+            Path(folder, file).relative_to(root)
+            for folder, _, names in os.walk(base / name, followlinks=True)
+            for file in names
+            if not file.startswith(".")
+        ]
+        files[name] = sorted(p.as_posix() for p in found if p.suffix.lower() in suffixes)
+        ignored += len(found) - len(files[name])
+    return Scan(root, base, files, ignored)
+
+
+def image_suffixes() -> frozenset[str]:
+    formats = set(image_formats())
+    return frozenset(suffix for suffix, kind in Image.registered_extensions().items() if kind in formats)
+
+
+def list_classes(
+    name: str, found: Scan, options: SourceOptions, ignored: int = 0
+) -> tuple[tuple[str, ...], Listing]:
+    """The classes in alphabetical order and their files; no class may be empty."""
+    ignored += found.ignored
+    if not any(found.files.values()):
+        raise DataError(
+            f"{name}: no images in class folders under {found.base}; expected {found.base}/CLASS/image.jpg"
+        )
+    empty = [label for label, files in found.files.items() if not files]
+    if empty:
+        raise DataError(
+            f"{name}: class folder {found.base / empty[0]} has no images; add some or remove the folder "
+            f"(empty folders: {len(empty)})"
+        )
+    if ignored:
+        options.notice(f"{name}: ignored {ignored} file(s) that are not images in a class folder")
+    classes = tuple(found.files)
+    return classes, listing_of(found, classes)
+
+
+def listing_of(found: Scan, classes: Sequence[str]) -> Listing:
+    files = [file for label in classes for file in found.files.get(label, ())]
+    counts = [len(found.files.get(label, ())) for label in classes]
+    return Listing(found.root, files, np.repeat(np.arange(len(classes)), counts))

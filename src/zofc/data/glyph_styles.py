@@ -1,0 +1,210 @@
+"""How `glyphs` may look: a style is the ranges that an image of a character is drawn from.
+
+`clean` is what the embedded backbone is pre-trained on. Every other style is reached from it by degrees:
+`street@0.6` lies at 0.6 of the way from `clean` to `street`, in every range and every frequency.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from zofc.data.glyph_alphabet import FACES
+from zofc.errors import DataError, nearest
+
+Range = tuple[float, float]
+Frequencies = tuple[tuple[str, float], ...]  # of one choice among several; they sum to 1
+
+
+def evenly(*choices: str) -> Frequencies:
+    return tuple((choice, 1 / len(choices)) for choice in choices)
+
+
+@dataclass(frozen=True)
+class Style:
+    """Ranges are uniform; lengths are in pixels of the 64, luminance and chroma in 0 to 1."""
+
+    name: str
+    faces: Frequencies
+    size: Range = (0.55, 0.75)  # the character's longer side, as a share of the frame
+    shift: float = 0.6  # off the centre, as a share of the room left
+    rotation: float = 8.0  # degrees, either way
+    shear: float = 0.1
+    stretch: float = 0.08  # log of width over height, either way
+    tilt: float = 0.0  # perspective: relative change of scale across the frame, either way
+    weight: Range = (-0.3, 0.5)  # strokes thinner (-1) or bolder (1) than the face's own
+    hollow: float = 0.0  # how often only the outline is drawn
+    speckle: Range = (0.0, 0.0)  # share of the ink that is missing, in grains
+    glow: Range = (0.0, 0.0)  # light around the strokes
+    ground: Range = (0.75, 1.0)  # luminance of the background
+    contrast: Range = (0.55, 0.8)  # luminance of the character below (or, inverted, above) the background
+    inverted: float = 0.0  # how often the character is lighter than its background
+    chroma: Range = (0.0, 0.15)  # strength of both colours
+    backgrounds: Frequencies = (("flat", 0.7), ("gradient", 0.3))
+    texture: Range = (0.0, 0.1)  # luminance of the background's pattern, either way
+    lines: float = 0.0  # how many stray lines are expected behind the character,
+    scratches: float = 0.0  # ... and thin ones across it,
+    blobs: float = 0.0
+    fragments: float = 0.0  # parts of other characters, at the edge
+    clutter: Range = (0.3, 0.6)  # contrast of all these, relative to the character's
+    coarse: Range = (1.0, 1.0)  # pixels seen as one
+    blur: Range = (0.0, 0.4)
+    noise: Range = (0.0, 0.02)
+
+    def at(self, strength: float) -> Style:
+        """This style by degrees: `clean` at 0, itself at 1."""
+        mixed: dict[str, float | Range | Frequencies] = {}
+        for field in fields(self):
+            near, far = getattr(CLEAN, field.name), getattr(self, field.name)
+            if field.name in ("faces", "backgrounds"):
+                mixed[field.name] = _mix_frequencies(near, far, strength)
+            elif isinstance(far, tuple):
+                mixed[field.name] = (_mix(near[0], far[0], strength), _mix(near[1], far[1], strength))
+            elif field.name != "name":
+                mixed[field.name] = _mix(near, far, strength)
+        return replace(self, **mixed)  # type: ignore[arg-type]
+
+
+def _mix(near: float, far: float, strength: float) -> float:
+    return near + (far - near) * strength
+
+
+def _mix_frequencies(near: Frequencies, far: Frequencies, strength: float) -> Frequencies:
+    mixed: dict[str, float] = {}
+    for frequencies, share in ((near, 1 - strength), (far, strength)):
+        for choice, frequency in frequencies:
+            mixed[choice] = mixed.get(choice, 0.0) + share * frequency
+    return tuple((choice, frequency) for choice, frequency in mixed.items() if frequency > 0)
+
+
+CLEAN = Style(
+    "clean",
+    faces=evenly(
+        "DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSansMono", "DejaVuSansMono-Bold"
+    ),
+)
+SERIFS = ("DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic")
+
+STYLES = {
+    style.name: style
+    for style in (
+        CLEAN,
+        Style(  # signs seen from the side, in any colours, with something in front and behind
+            "street",
+            faces=evenly(*SERIFS, "DejaVuSans-BoldOblique", "DejaVuSansMono-BoldOblique"),
+            size=(0.45, 0.85),
+            shift=0.9,
+            rotation=25.0,
+            shear=0.3,
+            stretch=0.25,
+            tilt=0.35,
+            weight=(-0.6, 1.0),
+            hollow=0.15,
+            ground=(0.25, 0.95),
+            contrast=(0.3, 0.6),
+            inverted=0.5,
+            chroma=(0.1, 0.6),
+            backgrounds=evenly("flat", "gradient", "noise", "stripes"),
+            texture=(0.05, 0.25),
+            lines=2.0,
+            scratches=0.7,
+            blobs=1.5,
+            fragments=1.5,
+            clutter=(0.4, 0.9),
+            coarse=(1.0, 1.5),
+            blur=(0.0, 1.0),
+            noise=(0.0, 0.08),
+        ),
+        Style(  # a pen that runs dry on tinted paper
+            "ink",
+            faces=evenly("DejaVuSerif-Italic", "DejaVuSerif", "DejaVuSans-Oblique"),
+            rotation=15.0,
+            shear=0.3,
+            stretch=0.2,
+            weight=(-0.8, 0.4),
+            speckle=(0.2, 0.6),
+            ground=(0.75, 0.95),
+            contrast=(0.4, 0.7),
+            chroma=(0.1, 0.35),
+            backgrounds=evenly("noise", "gradient"),
+            texture=(0.05, 0.15),
+            lines=0.5,
+            scratches=0.5,
+            blobs=1.0,
+            blur=(0.2, 0.7),
+            noise=(0.01, 0.05),
+        ),
+        Style(  # tubes of light in the dark
+            "neon",
+            faces=evenly("DejaVuSans", "DejaVuSansMono", "DejaVuSans-Oblique", "DejaVuSansMono-Oblique"),
+            rotation=12.0,
+            shear=0.2,
+            tilt=0.2,
+            weight=(-0.6, 0.0),
+            hollow=0.5,
+            glow=(0.4, 0.9),
+            ground=(0.85, 1.0),
+            contrast=(0.45, 0.75),
+            inverted=1.0,
+            chroma=(0.4, 0.8),
+            backgrounds=evenly("flat", "gradient", "stripes"),
+            texture=(0.0, 0.08),
+            lines=1.0,
+            clutter=(0.2, 0.5),
+            blur=(0.2, 0.8),
+            noise=(0.0, 0.03),
+        ),
+        Style(  # white and coloured chalk on a wiped board
+            "chalk",
+            faces=evenly("DejaVuSans-Oblique", "DejaVuSerif-Italic", "DejaVuSansMono"),
+            rotation=12.0,
+            shear=0.25,
+            stretch=0.2,
+            weight=(-0.7, -0.1),
+            speckle=(0.4, 0.8),
+            ground=(0.65, 0.85),
+            contrast=(0.45, 0.65),
+            inverted=1.0,
+            chroma=(0.0, 0.25),
+            backgrounds=evenly("noise", "gradient"),
+            texture=(0.05, 0.15),
+            scratches=0.5,
+            fragments=0.7,
+            clutter=(0.15, 0.35),
+            blur=(0.3, 0.7),
+            noise=(0.02, 0.06),
+        ),
+        Style(  # a bad camera
+            "noisy",
+            faces=evenly("DejaVuSans-Bold", "DejaVuSerif-Bold", "DejaVuSansMono-Bold"),
+            contrast=(0.35, 0.6),
+            ground=(0.5, 0.9),
+            inverted=0.3,
+            chroma=(0.0, 0.4),
+            backgrounds=evenly("flat", "gradient", "noise"),
+            texture=(0.05, 0.2),
+            coarse=(1.5, 2.5),
+            blur=(0.4, 1.2),
+            noise=(0.08, 0.2),
+        ),
+    )
+}
+DEFAULT = "street@1.0"  # what the benchmark shows
+
+
+def style(spec: str) -> Style:
+    """`NAME` or `NAME@STRENGTH`, where NAME is a style, or a face: the benchmark's style in that face."""
+    name, _, degree = spec.partition("@")
+    if name not in STYLES and name not in FACES:
+        raise DataError(f"data.source: unknown style of glyphs '{name}'{nearest(name, [*STYLES, *FACES])}")
+    try:
+        strength = float(degree or 1)
+    except ValueError:
+        strength = -1.0
+    if not 0 <= strength <= 1:
+        raise DataError(
+            f"data.source: '{spec}': the strength of a style is a number from 0 (clean) to 1, not '{degree}'"
+        )
+    if name in STYLES:
+        return STYLES[name].at(strength)
+    base = STYLES[DEFAULT.partition("@")[0]].at(strength) if degree else style(DEFAULT)
+    return replace(base, name=name, faces=evenly(name))

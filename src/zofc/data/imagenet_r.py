@@ -1,0 +1,80 @@
+"""ImageNet-R (Hendrycks et al., 2021): renditions of 200 ImageNet classes, 30,000 images.
+
+The published archive has no split, and the splits in use differ from code to code. We take the root's `train/`
+and `test/` folders, or its `train.txt` and `test.txt` (a relative path a line), else hold out 20 % of each class,
+a pure function of its sorted file names and the seed 1993, which `export_lists` writes down.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from zofc.data.folder import list_classes, read_folder, scan, subfolders
+from zofc.data.listing import Listing, expect_classes, open_listings, read_lines
+from zofc.data.roots import find_root
+from zofc.data.selection import hold_out
+from zofc.data.source import Source, SourceOptions, source
+from zofc.errors import DataError
+
+GET = "ImageNet-R, Hendrycks et al., imagenet-r.tar (https://github.com/hendrycks/imagenet-r)"
+SPLIT_SEED, TEST_FRACTION, CLASSES = 1993, 0.2, 200
+
+
+@source("imagenet-r")
+def imagenet_r(argument: str, options: SourceOptions) -> Source:
+    """What imagenet-r.tar holds, with a split of its own or ours."""
+    root = find_root("imagenet-r", options, GET)
+    lists = [root / "train.txt", root / "test.txt"]
+    if {"train", "test"} <= set(subfolders(root)):
+        opened = read_folder("imagenet-r", root, options)
+    elif any(file.exists() for file in lists):
+        opened = open_listings("imagenet-r", *_read_lists(root), options)
+    else:
+        options.notice(
+            "imagenet-r: no train.txt and test.txt in the root, so the split is ours (20 % of each class, "
+            "seed 1993); numbers are comparable only within one split"
+        )
+        opened = open_listings("imagenet-r", *_split(root, options), options)
+    expect_classes("imagenet-r", len(opened.classes), CLASSES, options.notice)
+    return opened
+
+
+def export_lists(root: Path, folder: Path) -> tuple[Path, Path]:
+    """Write the seeded split of `root` to `folder` as train.txt and test.txt."""
+    _, train, test = _split(root, SourceOptions())
+    folder.mkdir(parents=True, exist_ok=True)
+    written = folder / "train.txt", folder / "test.txt"
+    for file, listing in zip(written, (train, test), strict=True):
+        file.write_text("".join(f"{path}\n" for path in listing.files), encoding="utf-8")
+    return written
+
+
+def _split(root: Path, options: SourceOptions) -> tuple[tuple[str, ...], Listing, Listing]:
+    classes, listing = list_classes("imagenet-r", scan(root), options)
+    train, test = hold_out(listing.labels, classes, TEST_FRACTION, SPLIT_SEED, "imagenet-r")
+    return classes, listing.take(train), listing.take(test)
+
+
+def _read_lists(root: Path) -> tuple[tuple[str, ...], Listing, Listing]:
+    train, test = _read_list(root / "train.txt"), _read_list(root / "test.txt")
+    classes = tuple(sorted({path.parts[0] for path in (*train, *test)}))
+    index = {name: label for label, name in enumerate(classes)}
+
+    def listing(paths: list[PurePosixPath]) -> Listing:
+        return Listing(root, [str(p) for p in paths], np.array([index[p.parts[0]] for p in paths], np.int64))
+
+    return classes, listing(train), listing(test)
+
+
+def _read_list(file: Path) -> list[PurePosixPath]:
+    paths = []
+    for number, line in read_lines(file):
+        path = PurePosixPath(line)
+        if path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
+            raise DataError(f"{file} line {number}: expected CLASS/image.jpg, got '{line}'")
+        paths.append(path)
+    if not paths:
+        raise DataError(f"imagenet-r: {file} is empty")
+    return paths

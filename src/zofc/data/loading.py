@@ -1,0 +1,174 @@
+"""Batches for training and testing, of images kept on the device or decoded one by one by worker processes.
+
+Batch k of an epoch is a pure function of the epoch's name and k: order and crops are drawn here, whichever way
+the pixels come, so a resumed run skips the batches it has seen at no cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from zofc import seeds
+from zofc.data.decoding import IN_MEMORY, image_sizes
+from zofc.data.source import Images, ImageSet
+from zofc.data.views import Crops, TestView, TrainView, normalise
+from zofc.errors import DataError
+
+Route = Literal["auto", "workers", "device"]
+Batch = tuple[Tensor, Tensor]  # inputs (n, 3, s, s) float32, labels (n,) int64
+Cut = tuple[Tensor, Tensor]  # which images (n,), their pixels 0…255 (n, 3, s, s)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A batch to be made: which images and, for the training view, where each is cut."""
+
+    indices: NDArray[np.int64]
+    crops: Crops | None  # None: the test view
+
+
+class Loader:
+    """Serves one image set in batches."""
+
+    def __init__(
+        self,
+        image_set: ImageSet,
+        *,
+        train_view: TrainView,
+        test_view: TestView,
+        device: torch.device | str,
+        path: Route = "auto",
+        workers: int = 2,
+    ) -> None:
+        self.image_set = image_set
+        self.train_view, self.test_view = train_view, test_view
+        self.device = torch.device(device)
+        self.workers = workers
+        # asked for once, and only if wanted: some sources draw their images when asked
+        self.array = None if path == "workers" else image_set.images.array
+        fits = self.array is not None and self.array.nbytes <= IN_MEMORY
+        self.path = path if path != "auto" else "device" if fits else "workers"
+        if self.path == "device" and self.array is None:
+            raise DataError(
+                "training.loading: 'device' needs images of one size in memory, and these are decoded one by "
+                "one; use auto or workers"
+            )
+
+    def steps(self, batch_size: int) -> int:
+        """Batches in an epoch; the last may be smaller."""
+        return -(-len(self.image_set) // batch_size)
+
+    def train_batches(
+        self, batch_size: int, rng_name: Sequence[str | int], start: int = 0, augment: bool = True
+    ) -> Iterator[Batch]:
+        """An epoch from batch `start` on, in the test view if not `augment`; `rng_name` is (seed, name…)."""
+        seed, *name = rng_name
+        order = seeds.stream(int(seed), *name, "order").permutation(len(self.image_set))
+
+        def requests() -> Iterator[Request]:
+            for step in range(start, self.steps(batch_size)):
+                indices = order[step * batch_size : (step + 1) * batch_size]
+                rng = seeds.stream(int(seed), *name, "crops", step)
+                yield Request(indices, self.train_view.draw(self.sizes[indices], rng) if augment else None)
+
+        return self._serve(requests, self.train_view if augment else self.test_view)
+
+    def test_batches(self, batch_size: int) -> Iterator[Batch]:
+        """All images in order, with the test view."""
+
+        def requests() -> Iterator[Request]:
+            for first in range(0, len(self.image_set), batch_size):
+                yield Request(np.arange(first, min(first + batch_size, len(self.image_set))), None)
+
+        return self._serve(requests, self.test_view)
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """Height and width of every image (n, 2), read once."""
+        return image_sizes(self.image_set.images)
+
+    @cached_property
+    def labels(self) -> Tensor:
+        return torch.from_numpy(self.image_set.labels.copy()).to(self.device)
+
+    @cached_property
+    def pixels(self) -> Tensor:
+        """All images (n, height, width, 3), on the device once."""
+        assert self.array is not None
+        return torch.from_numpy(np.require(self.array, requirements="W")).to(self.device)
+
+    def _serve(
+        self, requests: Callable[[], Iterator[Request]], view: TrainView | TestView
+    ) -> Iterator[Batch]:
+        cuts = self._on_device(requests()) if self.path == "device" else self._by_workers(requests)
+        for indices, pixels in cuts:
+            yield normalise(pixels, view.mean, view.std), self.labels[indices]
+
+    def _on_device(self, requests: Iterator[Request]) -> Iterator[Cut]:
+        for request in requests:
+            indices = torch.from_numpy(request.indices).to(self.device)
+            images = self.pixels[indices]
+            if request.crops is None:
+                yield indices, self.test_view.cut_batch(images)
+            else:
+                yield indices, self.train_view.cut_batch(images, request.crops)
+
+    def _by_workers(self, requests: Callable[[], Iterator[Request]]) -> Iterator[Cut]:
+        batches = DataLoader(
+            Cutter(self.image_set.images, self.train_view, self.test_view),
+            batch_size=None,  # a request is a whole batch
+            sampler=Requests(requests),
+            num_workers=self.workers,
+            pin_memory=self.device.type == "cuda",
+            generator=torch.Generator(),  # torch's global one stays untouched
+        )
+        for cut in batches:
+            if isinstance(cut, DataError):
+                raise cut
+            indices, pixels = cut
+            yield indices.to(self.device), pixels.to(self.device, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class Requests(Iterable[Request]):
+    """What a DataLoader takes for a sampler; it is read in the main process."""
+
+    make: Callable[[], Iterator[Request]]
+
+    def __iter__(self) -> Iterator[Request]:
+        return self.make()
+
+
+@dataclass(frozen=True)
+class Cutter(Dataset[Cut | DataError]):
+    """Makes batches in a worker: 8-bit pixels, a quarter of what floats would cost to hand over."""
+
+    images: Images
+    train_view: TrainView
+    test_view: TestView
+
+    def __getitem__(self, request: Request) -> Cut | DataError:
+        try:
+            pixels = torch.stack(list(self._cut(request)))
+        except (
+            DataError
+        ) as error:  # handed over as a value: a DataLoader would bury its message in a traceback
+            return error
+        return torch.from_numpy(request.indices), pixels
+
+    def _cut(self, request: Request) -> Iterator[Tensor]:
+        for place, index in enumerate(request.indices):
+            image = self.images.load(int(index))
+            if request.crops is None:
+                yield self.test_view.cut(image)
+            else:
+                yield self.train_view.cut(image, request.crops.boxes[place], bool(request.crops.flips[place]))

@@ -1,0 +1,48 @@
+"""Where data sets lie on this machine: `data.root`, else `$ZOFC_DATA`, else the user's cache."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from zofc.data.source import SourceOptions
+from zofc.errors import DataError
+
+
+def candidates(name: str, options: SourceOptions) -> list[Path]:
+    """The folders in which a named data set is looked for, in order."""
+    if options.root is not None:
+        return [options.root.expanduser()]
+    data = os.environ.get("ZOFC_DATA")
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    roots = [Path(data, name)] if data else []
+    return [root.expanduser() for root in (*roots, Path(cache, "zofc", name))]
+
+
+def find_root(name: str, options: SourceOptions, get: str) -> Path:
+    """The folder of a data set that we cannot download; `get` says what it is and where it comes from."""
+    roots = candidates(name, options)
+    for root in roots:
+        if root.is_dir():
+            return root
+    looked = " or ".join(map(str, roots))
+    raise DataError(
+        f"data.source: {name} is not in {looked}. Get {get} and put it in $ZOFC_DATA/{name}, "
+        "or say where it is with data.root."
+    )
+
+
+def find_path(kind: str, argument: str, options: SourceOptions) -> Path:
+    """The path after the colon (or data.root): absolute, in the working directory, or under $ZOFC_DATA."""
+    if not argument and options.root is None:
+        raise DataError(f"data.source: {kind} needs a path, as in {kind}:my_images")
+    path = Path(argument or str(options.root)).expanduser()
+    places = [path]
+    if os.environ.get("ZOFC_DATA"):
+        places.append(Path(os.environ["ZOFC_DATA"], path))  # an absolute path stays what it is
+    for place in places:
+        if place.exists():
+            return place
+    raise DataError(
+        f"data.source: {kind}:{argument} does not exist: looked for {' and '.join(map(str, places))}"
+    )

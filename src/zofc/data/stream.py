@@ -1,0 +1,185 @@
+"""A stream serves tasks: the classes of one or several sources in a seeded order, cut into groups.
+
+Labels leave the stream as class ids in stream order: the classes of a task are a range, and those seen so far
+are `range(task.classes.stop)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofc.data.joined import join
+from zofc.data.selection import check_trainable
+from zofc.data.source import ImageSet, Source
+from zofc.errors import DataError
+
+
+def class_order(n: int, seed: int) -> NDArray[np.int64]:
+    """The class order of the literature: numpy's legacy permutation, by convention of seed 1993."""
+    return np.random.RandomState(seed).permutation(n).astype(np.int64)
+
+
+def split_classes(n: int, first: int | None, increment: int) -> list[range]:
+    """`first` classes (else `increment`), then `increment` at a time, then what remains."""
+    for key, size in (("data.increment", increment), ("data.first", first)):
+        if size is not None and not 1 <= size <= n:
+            raise DataError(f"{key}: expected 1 to {n}, the number of classes, got {size}")
+    starts = [0, *range(increment if first is None else first, n, increment)]
+    return [range(a, b) for a, b in zip(starts, [*starts[1:], n], strict=True)]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A set of classes that is learnt at one time; class ids are in stream order."""
+
+    index: int
+    classes: range
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The classes one source adds to a stream: `order[i]` is the source's label of class id `start + i`."""
+
+    source: Source
+    start: int
+    order: NDArray[np.int64]
+
+    @property
+    def classes(self) -> range:
+        return range(self.start, self.start + len(self.order))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.source.classes[label] for label in self.order)
+
+    def ids(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Class ids for the source's labels, −1 for classes that are not in the stream."""
+        ids = np.full(len(self.source.classes), -1, np.int64)
+        ids[self.order] = self.classes
+        return ids[labels]
+
+    def select(self, images: ImageSet, classes: range) -> ImageSet:
+        """The images of these classes, labelled with class ids."""
+        ids = self.ids(images.labels)
+        chosen = np.flatnonzero((ids >= classes.start) & (ids < classes.stop))
+        return images.take(chosen).relabel(ids[chosen])
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Tasks to learn, groups of classes to evaluate separately, and the images of both."""
+
+    classes: tuple[str, ...]
+    tasks: list[Task]
+    groups: list[range]
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def build(
+        cls,
+        source: Source,
+        *,
+        order_seed: int,
+        increment: int,
+        first: int | None = None,
+        classes: int | None = None,
+        joint: bool = False,
+        then: Sequence[Source] = (),
+    ) -> Stream:
+        """Tasks of `increment` classes, then each source in `then` as one; if `joint`, all in one task."""
+        total = len(source.classes)
+        if classes is not None and not 1 <= classes <= total:
+            raise DataError(
+                f"data.classes: expected 1 to {total}, the classes of {source.name}, got {classes}"
+            )
+        head = Part(source, 0, class_order(total, order_seed)[:classes])
+        groups = split_classes(len(head.order), first, increment)
+        parts = (head, *_parts(then, len(head.order), order_seed))
+        groups += [part.classes for part in parts[1:]]
+        names = tuple(name for part in parts for name in part.names)
+        _check_names((), parts)
+        _check_images(parts, groups)
+        return cls(names, _tasks([range(len(names))] if joint else groups, names), groups, parts)
+
+    @classmethod
+    def continuing(
+        cls,
+        classes: Sequence[str],
+        groups: Sequence[range],
+        then: Sequence[Source],
+        *,
+        order_seed: int = 1993,
+    ) -> Stream:
+        """A stream whose earlier classes were learnt before and whose earlier images are not here now."""
+        if [c for group in groups for c in group] != list(range(len(classes))):
+            raise DataError(
+                f"earlier groups must cover the {len(classes)} earlier classes in order, got {groups}"
+            )
+        parts = tuple(_parts(then, len(classes), order_seed))
+        added = [part.classes for part in parts]
+        names = (*classes, *(name for part in parts for name in part.names))
+        _check_names(classes, parts)
+        _check_images(parts, added)
+        return cls(names, _tasks([*groups, *added], names), [*groups, *added], parts)
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """What was read, per source."""
+        return {part.source.name: part.source.checksum for part in self.parts}
+
+    def has_data(self, classes: range) -> bool:
+        """Whether the images of these classes are here; those of an earlier run are not."""
+        return bool(self.parts) and classes.start >= self.parts[0].start
+
+    def train_set(self, task: Task) -> ImageSet:
+        if not self.has_data(task.classes):
+            raise DataError(
+                f"task {task.index} was learnt in an earlier run; its images are not here any more"
+            )
+        return join([part.select(part.source.train, task.classes) for part in self.parts])
+
+    def test_set(self, group: range) -> ImageSet:
+        """The test images of a group, none if it was learnt in an earlier run."""
+        return join([part.select(part.source.test, group) for part in self.parts])
+
+    def seen_groups(self, task: Task) -> list[range]:
+        """The groups that are evaluated after this task."""
+        return [group for group in self.groups if group.stop <= task.classes.stop]
+
+
+def _parts(sources: Sequence[Source], start: int, order_seed: int) -> Iterator[Part]:
+    for source in sources:
+        yield Part(source, start, class_order(len(source.classes), order_seed))
+        start += len(source.classes)
+
+
+def _tasks(spans: Sequence[range], names: Sequence[str]) -> list[Task]:
+    return [Task(i, span, tuple(names[span.start : span.stop])) for i, span in enumerate(spans)]
+
+
+def _check_names(earlier: Sequence[str], parts: Sequence[Part]) -> None:
+    """A class is learnt once: no name may come twice."""
+    owners = dict.fromkeys(earlier, "the classes learnt before")
+    for part in parts:
+        for name in part.names:
+            if name in owners:
+                raise DataError(
+                    f"class '{name}' of {part.source.name} is already in {owners[name]}; rename or remove one"
+                )
+            owners[name] = part.source.name
+
+
+def _check_images(parts: Sequence[Part], groups: Sequence[range]) -> None:
+    """Every class can be learnt and every group can be evaluated."""
+    for part in parts:
+        train, test = part.ids(part.source.train.labels), part.ids(part.source.test.labels)
+        check_trainable(part.names, train - part.start, test - part.start, part.source.name)
+        for group in groups:
+            if group.start in part.classes and not np.isin(group, test).any():
+                names = ", ".join(part.names[i - part.start] for i in group[:5])
+                raise DataError(f"{part.source.name}: no test images for any of the classes {names}")

@@ -1,0 +1,140 @@
+"""What a method is: what it trains in each task, its loss as a function of the moving parameters, how it answers.
+
+A method is one class under `@method("name")` in a file of its own. It never loops over data and never steps an
+optimiser: the trainer does the one, a placement the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from zofc import seeds
+from zofc.errors import RecipeError, nearest
+from zofc.model.backbone import Backbone
+from zofc.model.params import Moving
+from zofc.recipe import Recipe
+
+Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # the task's training images in the test view, with labels
+
+
+class Method(nn.Module):
+    """A learner of tasks. Its parameters are all there is to save; the backbone is not among them."""
+
+    group_names: ClassVar[tuple[str, ...]] = ()
+    backbone: Backbone
+
+    def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.recipe = recipe
+        self.tasks: list[range] = []  # class ids of each task so far, the current one last
+
+    # -- tasks ---------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def check(cls, recipe: Recipe, task_sizes: Sequence[int]) -> None:
+        """Refuse, before any work, what this method cannot do."""
+
+    def extend(self, classes: range) -> None:
+        """Make room for the classes of a new task; the values drawn depend only on the seed and the task."""
+        self.tasks.append(classes)
+
+    def groups(self) -> dict[str, dict[str, Tensor]]:
+        """Exactly the tensors that the current task may move, by group."""
+        return {}
+
+    def begin_task(self, batches: Batches) -> str | None:
+        """Before the first step of a task; may return a notice for the user."""
+        return None
+
+    def after_step(self) -> None:
+        """After every step."""
+
+    def end_task(self, batches: Batches) -> None:
+        """After the last step of a task."""
+
+    # -- the loss, evaluable anywhere ----------------------------------------------------------------------------
+
+    def prepare(self, images: Tensor) -> Any:
+        """All that no moving parameter touches, once per step."""
+        raise TypeError(f"{type(self).__name__} trains nothing")
+
+    def features(self, moving: Moving, prepared: Any) -> Any:
+        """Features (..., batch, width) with `moving` in place of the method's own parameters."""
+        raise TypeError(f"{type(self).__name__} trains nothing")
+
+    def loss(self, moving: Moving, features: Any, labels: Tensor) -> Tensor:
+        """Mean loss, () or one for each query."""
+        raise TypeError(f"{type(self).__name__} trains nothing")
+
+    def hits(self, moving: Moving, features: Any, labels: Tensor) -> Tensor:
+        """How many of the batch are classified right among the classes the loss sees, () or one for each query."""
+        raise TypeError(f"{type(self).__name__} trains nothing")
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def scores(self, images: Tensor) -> Tensor:
+        """Scores (batch, classes seen so far): the method's inference rule."""
+        raise TypeError(f"{type(self).__name__} does not say how it answers")
+
+    # -- for those who write methods -----------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.backbone.vit.parameters()).device
+
+    def generator(self, *name: str | int) -> torch.Generator:
+        """The named random stream from which initial values are drawn."""
+        return seeds.torch_stream(self.recipe.seed, *name)
+
+    def named(self, names: Iterable[str], prefix: str = "") -> dict[str, Tensor]:
+        own = dict(self.named_parameters())
+        return {prefix + name: own[prefix + name] for name in names}
+
+    @torch.no_grad()
+    def class_means(self, batches: Batches, classes: range, extract: Callable[[Tensor], Tensor]) -> Tensor:
+        """Mean feature of each class over its training images, (classes, width)."""
+        sums: Tensor | None = None
+        counts = torch.zeros(len(classes), dtype=torch.float64)
+        for images, labels in batches():
+            features = extract(images).cpu().double()
+            where = labels.cpu() - classes.start
+            if sums is None:
+                sums = torch.zeros(len(classes), features.shape[-1], dtype=torch.float64)
+            sums.index_add_(0, where, features)
+            counts += torch.bincount(where, minlength=len(classes))
+        assert sums is not None and bool((counts > 0).all()), "a class without training images"
+        return (sums / counts[:, None]).float()
+
+
+METHODS: dict[str, type[Method]] = {}
+
+
+def method(name: str) -> Callable[[type[Method]], type[Method]]:
+    def register(cls: type[Method]) -> type[Method]:
+        METHODS[name] = cls
+        return cls
+
+    return register
+
+
+def get_method(name: str) -> type[Method]:
+    if name not in METHODS:
+        raise RecipeError(f"method.name: unknown method '{name}'{nearest(name, METHODS)}")
+    return METHODS[name]
+
+
+def check_placement(recipe: Recipe, plans: Mapping[str, object]) -> None:
+    """Every group of the method has a placement, and no placement names a group it does not have."""
+    cls = get_method(recipe.method.name)
+    for name in plans:
+        if name not in cls.group_names:
+            what = f"method '{recipe.method.name}' has no group '{name}'"
+            raise RecipeError(f"{recipe.name}: optimize.{name}: {what}{nearest(name, cls.group_names) or '; it trains nothing'}")
+    for name in cls.group_names:
+        if name not in plans:
+            raise RecipeError(f"{recipe.name}: optimize.{name}: method '{recipe.method.name}' needs a placement for '{name}'")

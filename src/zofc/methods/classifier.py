@@ -1,0 +1,99 @@
+"""A learnable classifier on frozen features: the rows of the current task (and the cosine's scale) are trained.
+
+The old-class mask of the paper (old logits at −∞) is the softmax over the current task's rows alone; written this way
+old rows are not in the loss and not in the group, so no step of any order can move them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from zofc.errors import RecipeError
+from zofc.methods.base import Batches, Method, method
+from zofc.model.backbone import Backbone
+from zofc.model.heads import HEADS, CosineHead
+from zofc.model.params import Moving, under
+from zofc.recipe import Recipe
+
+
+@method("classifier")
+class Classifier(Method):
+    """A cosine or linear classifier, nothing else."""
+
+    group_names = ("head",)
+
+    def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
+        super().__init__(backbone, recipe)
+        self.head = HEADS[recipe.head.kind](backbone.width)
+
+    @classmethod
+    def check(cls, recipe: Recipe, task_sizes: Sequence[int]) -> None:
+        linear = recipe.head.kind == "linear"
+        if recipe.method.prototypes and linear:
+            raise RecipeError("method.prototypes: class means need head.kind=cosine")
+        if recipe.method.mask and linear and 1 in task_sizes:
+            raise RecipeError(
+                f"data.increment: task {list(task_sizes).index(1) + 1} has a single class, whose masked loss is constant; "
+                "a linear head has no prototype to fall back on: use head.kind=cosine or another increment"
+            )
+
+    def extend(self, classes: range) -> None:
+        super().extend(classes)
+        self.head.grow(len(classes), self.generator("head", len(self.tasks) - 1), self.device)
+        if self.recipe.method.prototypes and isinstance(self.head, CosineHead):
+            self.head.sigma.fill_(1.0)  # the classifier is a temporary one, fresh in each task
+
+    @property
+    def single(self) -> bool:
+        """A masked loss over one class is constant: there is nothing to train."""
+        return self.recipe.method.mask and len(self.tasks[-1]) == 1
+
+    @property
+    def in_loss(self) -> range:
+        """The tasks whose rows the loss sees, and moves: the current one, or all without the mask."""
+        last = len(self.tasks) - 1
+        return range(last, last + 1) if self.recipe.method.mask else range(last + 1)
+
+    def groups(self) -> dict[str, dict[str, Tensor]]:
+        if self.single:
+            return {}
+        return {"head": self.named(self.head.moving_names(self.in_loss), "head.")}
+
+    def begin_task(self, batches: Batches) -> str | None:
+        if not self.single:
+            return None
+        return f"task {len(self.tasks)} has one class: its masked loss is constant, so it takes a prototype row untrained"
+
+    def end_task(self, batches: Batches) -> None:
+        if self.single or self.recipe.method.prototypes:
+            self.head.set_rows(len(self.tasks) - 1, self.class_means(batches, self.tasks[-1], self.extract))
+
+    def prepare(self, images: Tensor) -> Tensor:
+        return self.backbone.features(images)
+
+    def features(self, moving: Moving, prepared: Tensor) -> Tensor:
+        return prepared
+
+    def logits(self, moving: Moving, features: Tensor) -> Tensor:
+        return self.head.logits(under(moving, "head"), features, self.in_loss)
+
+    def loss(self, moving: Moving, features: Tensor, labels: Tensor) -> Tensor:
+        logits = self.logits(moving, features)  # ([queries,] batch, classes)
+        targets = labels - self.tasks[self.in_loss.start].start
+        chosen = logits.log_softmax(-1).gather(-1, targets.expand(logits.shape[:-1])[..., None])
+        return -chosen[..., 0].mean(-1)
+
+    def hits(self, moving: Moving, features: Tensor, labels: Tensor) -> Tensor:
+        guesses = self.logits(moving, features).argmax(-1) + self.tasks[self.in_loss.start].start
+        return (guesses == labels).sum(-1)
+
+    def extract(self, images: Tensor) -> Tensor:
+        return self.features({}, self.prepare(images))
+
+    @torch.no_grad()
+    def scores(self, images: Tensor) -> Tensor:
+        return self.head.logits({}, self.extract(images))

@@ -1,0 +1,203 @@
+"""The frozen backbone: any timm ViT by name, a local weight file, or the small one that is part of the package."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from safetensors import SafetensorError, safe_open
+from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor
+
+from zofc import seeds
+from zofc.errors import RecipeError, WeightsError, nearest
+from zofc.model import vit as walking
+from zofc.model.vit import Inserts
+from zofc.recipe import Backbone as BackboneRecipe
+
+EMBEDDED = "embedded"
+GEOMETRY = ("img_size", "patch_size", "embed_dim", "depth", "num_heads")
+CLASSIFIER_KEYS = ("head.weight", "head.bias", "head_dist.weight", "head_dist.bias")
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A frozen ViT and what its pre-training fixed."""
+
+    vit: VisionTransformer
+    name: str
+    checksum: str | None
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @property
+    def width(self) -> int:
+        return int(self.vit.num_features)
+
+    @property
+    def depth(self) -> int:
+        return len(self.vit.blocks)
+
+    @property
+    def image_size(self) -> int:
+        return int(self.vit.patch_embed.img_size[0])
+
+    @property
+    def tokens(self) -> int:
+        return int(self.vit.patch_embed.num_patches) + int(self.vit.num_prefix_tokens)
+
+    @property
+    def parameters(self) -> int:
+        return sum(p.numel() for p in self.vit.parameters())
+
+    @property
+    def bytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in (*self.vit.parameters(), *self.vit.buffers()))
+
+    def enter(self, images: Tensor, stop: int = 0) -> Tensor:
+        """Tokens before block `stop`: all that no module in later blocks can touch."""
+        return walking.walk(self.vit, walking.embed(self.vit, images), {}, 0, stop)
+
+    def leave(self, tokens: Tensor, inserts: Inserts, start: int = 0) -> Tensor:
+        """Features (..., width) of tokens that stand before block `start`."""
+        return walking.read_out(self.vit, walking.walk(self.vit, tokens, inserts, start))
+
+    def features(self, images: Tensor) -> Tensor:
+        """The plain ViT's features (batch, width)."""
+        return self.leave(self.enter(images), {})
+
+    def describe(self) -> dict[str, Any]:
+        keys = ("name", "checksum", "parameters", "width", "depth", "tokens", "image_size")
+        return {key: getattr(self, key) for key in keys}
+
+
+def load_backbone(recipe: BackboneRecipe, seed: int = 0, device: torch.device | str = "cpu") -> Backbone:
+    """The backbone a recipe names, frozen, in fp32, in evaluation mode, on `device`."""
+    name = recipe.name
+    if name == EMBEDDED:
+        with resources.as_file(resources.files("zofc.model") / "weights" / "embedded.safetensors") as path:
+            found = _from_safetensors(path, recipe, name)
+    elif name.endswith((".safetensors", ".npz")):
+        found = _from_file(Path(name).expanduser(), recipe)
+    else:
+        found = _from_timm(recipe, seed)
+    found.vit.eval().requires_grad_(False)
+    found.vit.to(device=device, dtype=torch.float32)
+    return found
+
+
+def _from_timm(recipe: BackboneRecipe, seed: int) -> Backbone:
+    if not timm.is_model(recipe.name):
+        known = timm.list_models("vit_*") + timm.list_models("deit_*") + [EMBEDDED]
+        raise RecipeError(f"backbone.name: no timm model '{recipe.name}'{nearest(recipe.name, known)}")
+    with _named_init(seed):
+        try:
+            vit = timm.create_model(recipe.name, pretrained=recipe.pretrained, num_classes=0)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise WeightsError(
+                f"backbone.name: the weights of '{recipe.name}' could not be fetched or read ({_first_line(error)}). "
+                "Without a network, give a local .safetensors or .npz file as backbone.name (with "
+                f"backbone.architecture={recipe.name}), or backbone.pretrained=false for random weights."
+            ) from error
+    config = vit.pretrained_cfg
+    checksum = None if recipe.pretrained else f"random weights, seed {seed}"
+    return Backbone(walking.check_known(vit), recipe.name, checksum, tuple(config["mean"]), tuple(config["std"]))
+
+
+def _from_file(path: Path, recipe: BackboneRecipe) -> Backbone:
+    if not path.is_file():
+        raise WeightsError(f"backbone.name: no weight file {path}")
+    if recipe.checksum and (found := _sha256(path)) != recipe.checksum.lower():
+        raise WeightsError(f"backbone.checksum: {path} has sha256 {found}, the recipe expects {recipe.checksum}")
+    return _from_npz(path, recipe) if path.suffix == ".npz" else _from_safetensors(path, recipe, str(path))
+
+
+def _from_safetensors(path: Path, recipe: BackboneRecipe, name: str) -> Backbone:
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(f"backbone.name: {path} is not a readable safetensors file: {error}") from error
+    vit, mean, std = _empty(path, metadata, recipe)
+    state = {key: value.float() for key, value in state.items() if key not in CLASSIFIER_KEYS}
+    _load_state(vit, state, path)
+    return Backbone(walking.check_known(vit), name, _sha256(path), mean, std)
+
+
+def _from_npz(path: Path, recipe: BackboneRecipe) -> Backbone:
+    vit, mean, std = _empty(path, {}, recipe)
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            if "embedding/kernel" not in arrays:
+                raise WeightsError(f"backbone.name: {path} does not hold a vision transformer in the published npz layout")
+        vit.load_pretrained(str(path))
+    except (OSError, ValueError, KeyError, RuntimeError, AssertionError) as error:
+        raise WeightsError(f"backbone.name: {path} does not fit {recipe.architecture}: {_first_line(error)}") from error
+    return Backbone(walking.check_known(vit), str(path), _sha256(path), mean, std)
+
+
+def _empty(
+    path: Path, metadata: dict[str, str], recipe: BackboneRecipe
+) -> tuple[VisionTransformer, tuple[float, ...], tuple[float, ...]]:
+    """A ViT of the geometry that the file (or the recipe) states, with its mean and std."""
+    if recipe.architecture:
+        if not timm.is_model(recipe.architecture):
+            hint = nearest(recipe.architecture, timm.list_models("vit_*"))
+            raise RecipeError(f"backbone.architecture: no timm model '{recipe.architecture}'{hint}")
+        vit = timm.create_model(recipe.architecture, pretrained=False, num_classes=0)
+        config = vit.pretrained_cfg
+        return vit, tuple(config["mean"]), tuple(config["std"])
+    missing = [key for key in GEOMETRY if key not in metadata]
+    if missing:
+        raise WeightsError(
+            f"backbone.name: {path} does not state its geometry (no {', '.join(missing)} in its metadata); "
+            "give the timm name of its architecture as backbone.architecture"
+        )
+    try:
+        geometry = {key: int(metadata[key]) for key in GEOMETRY}
+        mean, std = (tuple(float(v) for v in metadata.get(key, "0.5,0.5,0.5").split(",")) for key in ("mean", "std"))
+    except ValueError as error:
+        raise WeightsError(f"backbone.name: the metadata of {path} cannot be read: {error}") from error
+    with _named_init(0):
+        return VisionTransformer(**geometry, num_classes=0), mean, std
+
+
+def _load_state(vit: VisionTransformer, state: dict[str, Tensor], path: Path) -> None:
+    wanted = vit.state_dict()
+    wrong = [
+        f"{key} is {tuple(value.shape)}, expected {tuple(wanted[key].shape)}"
+        for key, value in state.items()
+        if key in wanted and value.shape != wanted[key].shape
+    ]
+    wrong += [f"{key} is missing" for key in wanted if key not in state]
+    wrong += [f"{key} is not a parameter of this architecture" for key in state if key not in wanted]
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise WeightsError(f"backbone.name: {path} does not fit its architecture: {'; '.join(wrong[:3])}{more}")
+    vit.load_state_dict(state)
+
+
+@contextmanager
+def _named_init(seed: int) -> Iterator[None]:
+    """timm draws initial weights from torch's global generator: lend it a named one."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seeds.key(seed, "backbone") & (2**63 - 1))
+        yield
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,99 @@
+"""Classifiers that grow by one tensor of rows per task, so that the rows of old classes are tensors of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zofc.model.params import Moving, frozen
+
+
+class Head(nn.Module):
+    """Rows per task and how they score features; arithmetic is done in the features' type and on their device."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.rows = nn.ParameterList()
+
+    def grow(self, classes: int, generator: torch.Generator, device: torch.device | str = "cpu") -> None:
+        """Rows for `classes` new classes."""
+        bound = self.bound
+        rows = torch.empty(classes, self.width).uniform_(-bound, bound, generator=generator)
+        self.rows.append(frozen(rows.to(device)))
+
+    @property
+    def bound(self) -> float:
+        """Initial rows are uniform within ± this."""
+        raise TypeError(f"{type(self).__name__} does not say how its rows start")
+
+    def moving_names(self, tasks: Sequence[int]) -> list[str]:
+        """Names of the tensors that training the rows of `tasks` moves."""
+        return [f"rows.{task}" for task in tasks]
+
+    def logits(self, moving: Moving, features: Tensor, tasks: Sequence[int] | None = None) -> Tensor:
+        """Scores (..., batch, classes) of the classes of `tasks`, of all by default."""
+        return self.score(moving, features, range(len(self.rows)) if tasks is None else tasks)
+
+    def score(self, moving: Moving, features: Tensor, tasks: Sequence[int]) -> Tensor:
+        raise TypeError(f"{type(self).__name__} does not say how it scores")
+
+    def set_rows(self, task: int, rows: Tensor) -> None:
+        self.rows[task].copy_(rows)
+
+    def gather(self, moving: Moving, name: str, tasks: Sequence[int], like: Tensor) -> Tensor:
+        """One tensor over `tasks` from `name.<task>`, moving ones in place of our own."""
+        own = getattr(self, name)
+        parts = [moving.get(f"{name}.{task}", own[task]).to(like) for task in tasks]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2 if name == "rows" else -1)
+
+
+class CosineHead(Head):
+    """σ · cos(f, W_c), σ learnable and shared by all tasks. With prototypes as rows it is the prototype classifier."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.sigma = frozen(torch.ones(()))
+
+    @property
+    def bound(self) -> float:
+        return 1 / math.sqrt(self.width)
+
+    def moving_names(self, tasks: Sequence[int]) -> list[str]:
+        return [*super().moving_names(tasks), "sigma"]
+
+    def score(self, moving: Moving, features: Tensor, tasks: Sequence[int]) -> Tensor:
+        rows = F.normalize(self.gather(moving, "rows", tasks, features), dim=-1)  # (..., classes, width)
+        sigma = moving.get("sigma", self.sigma).to(features)
+        return sigma[..., None, None] * (F.normalize(features, dim=-1) @ rows.mT)
+
+
+class LinearHead(Head):
+    """f W^T + b."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.bias = nn.ParameterList()
+
+    @property
+    def bound(self) -> float:
+        return math.sqrt(3 / self.width)  # Kaiming-uniform for a linear unit
+
+    def grow(self, classes: int, generator: torch.Generator, device: torch.device | str = "cpu") -> None:
+        super().grow(classes, generator, device)
+        self.bias.append(frozen(torch.zeros(classes, device=device)))
+
+    def moving_names(self, tasks: Sequence[int]) -> list[str]:
+        return [*super().moving_names(tasks), *(f"bias.{task}" for task in tasks)]
+
+    def score(self, moving: Moving, features: Tensor, tasks: Sequence[int]) -> Tensor:
+        rows = self.gather(moving, "rows", tasks, features)
+        bias = self.gather(moving, "bias", tasks, features)
+        return features @ rows.mT + bias[..., None, :]
+
+
+HEADS: dict[str, type[Head]] = {"cosine": CosineHead, "linear": LinearHead}

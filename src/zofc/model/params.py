@@ -1,0 +1,34 @@
+"""Parameters that an optimiser may hold elsewhere: a *moving* mapping (name → tensor) stands in for a module's own.
+
+A moving tensor may carry one leading query axis: `linear` and the heads evaluate all queries at once then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Moving = Mapping[str, Tensor]
+
+
+def frozen(value: Tensor) -> nn.Parameter:
+    """A parameter that autograd does not see; a first-order step asks for gradients of its own leaves."""
+    return nn.Parameter(value, requires_grad=False)
+
+
+def under(moving: Moving, prefix: str) -> dict[str, Tensor]:
+    """The part of `moving` below `prefix.`, with the prefix taken off."""
+    return {name[len(prefix) + 1 :]: value for name, value in moving.items() if name.startswith(prefix + ".")}
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x W^T + b for tokens x ([queries,] batch, tokens, in); a weight (queries, out, in) gives each query its own."""
+    if weight.dim() == 2:
+        return F.linear(x, weight, bias)
+    queries, out = weight.shape[:2]
+    stacked = x.dim() == 4  # (queries, batch, tokens, in) against (batch, tokens, in)
+    rows = x.reshape(queries if stacked else 1, -1, x.shape[-1])
+    y = rows @ weight.mT + bias[:, None, :]  # (queries, batch · tokens, out)
+    return y.reshape(queries, *x.shape[1 if stacked else 0 : -1], out)

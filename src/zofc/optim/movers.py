@@ -1,0 +1,70 @@
+"""What moves a set of parameters, given its (estimated) gradient: clip, any torch optimiser, a schedule per epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zofc.recipe import Group
+
+
+class Mover:
+    """A fresh optimiser over one set of tensors for one task. Gradients live only inside `move`."""
+
+    def __init__(self, parameters: Mapping[str, Tensor], plan: Group) -> None:
+        self.parameters = dict(parameters)
+        self.plan = plan
+        self.optimizer = _optimizer(list(self.parameters.values()), plan)
+
+    def active(self, epoch: int) -> bool:
+        return epoch < self.plan.epochs
+
+    def learning_rate(self, epoch: int) -> float:
+        plan = self.plan
+        if plan.schedule == "constant":
+            return plan.lr
+        return plan.min_lr + (plan.lr - plan.min_lr) * (1 + math.cos(math.pi * epoch / plan.epochs)) / 2
+
+    def move(self, gradient: Mapping[str, Tensor], epoch: int) -> None:
+        """One step against `gradient`; a tensor without a gradient stays where it is."""
+        scale = self._clip_factor(gradient)
+        for name, value in self.parameters.items():
+            if name in gradient:
+                g = gradient[name] * scale if scale < 1 else gradient[name]
+                value.grad = g.sign() if self.plan.optimizer == "sign" else g
+        for settings in self.optimizer.param_groups:
+            settings["lr"] = self.learning_rate(epoch)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _clip_factor(self, gradient: Mapping[str, Tensor]) -> float:
+        """min(1, clip / ‖g‖), the norm taken over the whole set."""
+        if self.plan.clip is None:
+            return 1.0
+        squares = [torch.linalg.vector_norm(g).cpu().double() ** 2 for g in gradient.values()]
+        norm = float(torch.stack(squares).sum().sqrt())
+        return min(1.0, self.plan.clip / norm) if norm > 0 else 1.0
+
+    def state(self) -> dict[str, Any]:
+        """The optimiser's state by parameter name."""
+        return {name: dict(self.optimizer.state[value]) for name, value in self.parameters.items() if value in self.optimizer.state}
+
+    def load_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        for name, value in self.parameters.items():
+            if name in state:
+                self.optimizer.state[value] = {
+                    key: entry.to(value.device) if isinstance(entry, Tensor) and entry.dim() else entry
+                    for key, entry in state[name].items()
+                }
+
+
+def _optimizer(parameters: list[Tensor], plan: Group) -> torch.optim.Optimizer:
+    if plan.optimizer == "adam":
+        return torch.optim.Adam(parameters, lr=plan.lr, weight_decay=plan.weight_decay)
+    if plan.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=plan.lr, weight_decay=plan.weight_decay)
+    return torch.optim.SGD(parameters, lr=plan.lr, momentum=plan.momentum, weight_decay=plan.weight_decay)

@@ -1,0 +1,233 @@
+"""A run folder, read back (docs/run-folder.md). Whatever a killed run may lack is allowed to be missing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from zofc.errors import RunError
+from zofc.metrics import METRICS, AccuracyMatrix, summary
+
+RECIPE = "recipe.yaml"  # what makes a folder a run folder
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run as its folder tells it. A run that has not finished its first task has no matrix and no
+    metrics."""
+
+    folder: Path
+    recipe: Mapping[str, Any]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    matrix: AccuracyMatrix | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    events: tuple[Mapping[str, Any], ...] = ()
+
+    @classmethod
+    def read(cls, folder: str | Path) -> RunRecord:
+        """Read a run folder; a RunError names the folder and the file that is wrong."""
+        folder = Path(folder)
+        if not (folder / RECIPE).is_file():
+            what = "has no" if folder.is_dir() else "does not exist or is no folder, so it has no"
+            raise RunError(f"{folder}: not a run folder, it {what} {RECIPE}")
+        return cls(
+            folder,
+            _read_recipe(folder / RECIPE),
+            _read_json(folder / "environment.json"),
+            _read_matrix(folder / "matrix.json"),
+            _read_json(folder / "metrics.json"),
+            _read_events(folder / "events.jsonl"),
+        )
+
+    def setting(self, key: str) -> Any:
+        """The recipe's value at a dotted key, None where it has none."""
+        return at(self.recipe, key)
+
+    @property
+    def name(self) -> str:
+        return str(self.setting("name") or self.folder.resolve().name)
+
+    @property
+    def title(self) -> str:
+        """What tables and plots call the run."""
+        return str(self.setting("title") or self.name)
+
+    @cached_property
+    def scores(self) -> dict[str, float | None]:
+        """Every metric, from the matrix: so far, while the run is not finished."""
+        return summary(self.matrix) if self.matrix else dict.fromkeys(METRICS)
+
+    @property
+    def finished(self) -> bool:
+        return self.metrics.get("finished") is True
+
+    @property
+    def tasks_done(self) -> int:
+        return len(self.matrix.rows) if self.matrix else 0
+
+    @property
+    def tasks_total(self) -> int | None:
+        """How many tasks the run has or will have."""
+        started = (
+            event.get("tasks")
+            for event in self.events
+            if event.get("event") in ("run_started", "run_resumed")
+        )
+        for value in (self.metrics.get("tasks_total"), *started):
+            if isinstance(value, int):
+                return value
+        return self.tasks_done if self.finished else None
+
+    @property
+    def status(self) -> str:
+        """`finished`, or how far the run has come."""
+        if self.finished:
+            return "finished"
+        return f"unfinished: {self.tasks_done} of {self.tasks_total or '?'} tasks"
+
+    @property
+    def peak_memory(self) -> float | None:
+        """Bytes: weights plus the tensors of a training step."""
+        return self._number("peak_memory")
+
+    @property
+    def train_seconds(self) -> float | None:
+        return self._number("seconds.train")
+
+    @property
+    def trainable(self) -> dict[str, int]:
+        """Trainable parameters per group, in the last task."""
+        found = self.metrics.get("trainable_parameters")
+        return {str(group): int(n) for group, n in found.items()} if isinstance(found, Mapping) else {}
+
+    def _number(self, key: str) -> float | None:
+        value = at(self.metrics, key)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def at(tree: Any, key: str) -> Any:
+    """The value at a dotted key of nested dictionaries, None where there is none."""
+    for part in key.split("."):
+        tree = tree.get(part) if isinstance(tree, Mapping) else None
+    return tree
+
+
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one with dotted keys; lists stay whole."""
+    if not isinstance(tree, Mapping):
+        return {prefix: tree}
+    parts = (flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in tree.items())
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def labels(records: Sequence[RunRecord]) -> list[str]:
+    """One name per run, each once: its title, with the seed and then the folder added where titles are
+    shared."""
+    found = [record.title for record in records]
+    for addition in (
+        [f", seed {record.setting('seed')}" for record in records],
+        [f" ({record.folder.name})" for record in records],
+        [f" #{number}" for number in range(1, len(records) + 1)],
+    ):
+        shared = {label for label in found if found.count(label) > 1}
+        found = [
+            label + more if label in shared else label for label, more in zip(found, addition, strict=True)
+        ]
+    return found
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[Path]:
+    """The run folders at or below the given paths, in that order and each once."""
+    found: dict[Path, Path] = {}  # resolved → as given
+    for path in map(Path, paths):
+        if not path.is_dir():
+            raise RunError(
+                f"{path}: no such folder" if not path.exists() else f"{path}: a file, expected a run folder"
+            )
+        below = [Path(parent) for parent, _, files in _walk(path) if RECIPE in files]
+        if not below:
+            raise RunError(f"{path}: not a run folder and none below it (a run folder has a {RECIPE})")
+        for folder in below:
+            found.setdefault(folder.resolve(), folder)
+    return list(found.values())
+
+
+def read_runs(paths: Iterable[str | Path]) -> list[RunRecord]:
+    """Every run at or below the given paths."""
+    return [RunRecord.read(folder) for folder in find_runs(paths)]
+
+
+def _walk(path: Path) -> Iterable[tuple[str, list[str], list[str]]]:
+    """os.walk in name order, without hidden folders and without looking inside a run folder."""
+    for parent, folders, files in os.walk(path):
+        folders[:] = [] if RECIPE in files else sorted(name for name in folders if not name.startswith("."))
+        yield parent, folders, files
+
+
+def _read_bytes(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RunError(f"{path.parent}: cannot read {path.name}: {error.strerror}") from error
+
+
+def _read_recipe(path: Path) -> Mapping[str, Any]:
+    try:
+        recipe = yaml.safe_load(_read_bytes(path) or b"")
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise RunError(f"{path.parent}: {path.name} is not valid YAML: {error}") from error
+    return _mapping(recipe, path)
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    content = _read_bytes(path)
+    return {} if content is None else _mapping(_parse(content, path), path)
+
+
+def _read_matrix(path: Path) -> AccuracyMatrix | None:
+    content = _read_json(path)
+    if not content:
+        return None
+    try:
+        matrix = AccuracyMatrix.from_json(content)
+    except ValueError as error:
+        raise RunError(f"{path.parent}: {path.name} is not an accuracy matrix: {error}") from error
+    return matrix if matrix.rows else None
+
+
+def _read_events(path: Path) -> tuple[Mapping[str, Any], ...]:
+    *lines, rest = (_read_bytes(path) or b"").split(b"\n")
+    events = [
+        _mapping(_parse(line, path, number), path) for number, line in enumerate(lines, 1) if line.strip()
+    ]
+    try:  # what follows the last newline may have been cut off by a kill
+        last = json.loads(rest) if rest.strip() else None
+    except ValueError:
+        last = None
+    return (*events, last) if isinstance(last, dict) else tuple(events)
+
+
+def _parse(content: bytes, path: Path, line: int = 1) -> Any:
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as error:
+        where = f"line {line + error.lineno - 1}, column {error.colno}"
+        raise RunError(f"{path.parent}: {path.name} is not valid JSON ({where}: {error.msg})") from error
+    except UnicodeDecodeError as error:
+        raise RunError(f"{path.parent}: {path.name} is not valid UTF-8 (at or after line {line})") from error
+
+
+def _mapping(value: object, path: Path) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        what = "nothing" if value is None else type(value).__name__
+        raise RunError(f"{path.parent}: {path.name} should hold names and values, got {what}")
+    return value

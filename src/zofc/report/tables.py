@@ -1,0 +1,377 @@
+"""Tables of runs, for the terminal (rich), for Markdown and for the page.
+
+A table is a `Grid` of words; `console.print(grid)` lays it out in the width there is, splitting it into
+several parts rather than cutting a number short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from zofc.errors import ZofcError
+from zofc.metrics import METRICS, all_classes_over_time
+from zofc.report.runs import RunRecord, flat, labels
+
+NONE = "—"
+SHOWN = ("all_classes", "final_average", "average_incremental", "forgetting", "last_task")
+
+PAPER_BACKBONE = "vit_base_patch16_224.augreg_in21k"
+PAPER_SOURCES = ("cifar100", "imagenet-r", "domainnet")
+# What each word printed in the paper's tables is among our metrics: its released trainer logs other
+# quantities under these words than its appendix A defines.
+PRINTED = {"avg": "average_incremental", "last": "all_classes", "fgt": "forgetting"}
+MARKS = {"avg": "¹", "last": "²", "fgt": "³"}
+
+
+# -- words ---------------------------------------------------------------------------------------------------
+
+
+def percent(value: float | None, digits: int = 2) -> str:
+    return NONE if value is None else f"{value:.{digits}f}".replace("-", "−")
+
+
+def signed(value: float | None) -> str:
+    return NONE if value is None else f"{value:+.2f}".replace("-", "−")
+
+
+def memory(size: float | None) -> str:
+    """Bytes in the largest unit that leaves a number above one."""
+    if size is None:
+        return NONE
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}" if size < 100 else f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.2f} GiB"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return NONE
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def parameters(groups: Mapping[str, int]) -> str:
+    """The number of trainable parameters, all groups together."""
+    if not groups:
+        return NONE
+    total = sum(groups.values())
+    if total < 10_000:
+        return f"{total:,}"
+    return f"{total / 1e3:.1f} k" if total < 1e6 else f"{total / 1e6:.2f} M"
+
+
+def placement(record: RunRecord) -> str:
+    """Which order moves which group: `peft ZO ×4, head FO`."""
+    groups = sorted((record.setting("optimize") or {}).items(), key=lambda item: item[0] == "head")
+    return ", ".join(_moved(group, how) for group, how in groups) or "nothing trained"
+
+
+def _moved(group: str, how: Mapping[str, Any]) -> str:
+    if how.get("order") != "zeroth":
+        return f"{group} FO"
+    estimator = how.get("estimator", "spsa")
+    return f"{group} ZO ×{how.get('queries', '?')}" + ("" if estimator == "spsa" else f" {estimator}")
+
+
+def method(record: RunRecord) -> str:
+    """The method, with what sets the run apart from a usual one: `adapter (joint)`."""
+    apart = {
+        "joint": record.setting("data.joint") is True,
+        "old classes in the loss": record.setting("method.mask") is False,
+        "prototypes": record.setting("method.prototypes") is True,
+    }
+    words = ", ".join(word for word, holds in apart.items() if holds)
+    return str(record.setting("method.name") or "?") + (f" ({words})" if words else "")
+
+
+# -- the grid ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of words, whose first columns name the row. Warnings and notes stand below it."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    names: int = 1  # how many columns are names, set to the left
+
+    def markdown(self) -> str:
+        lines = [
+            self.headers,
+            tuple("---" if number < self.names else "---:" for number in range(len(self.headers))),
+            *self.rows,
+        ]
+        table = "\n".join("| " + " | ".join(_markdown(cell) for cell in line) + " |" for line in lines)
+        below = [f"**Warning:** {_markdown(text)}" for text in self.warnings] + [
+            _markdown(text) for text in self.notes
+        ]
+        return "\n\n".join([f"### {_markdown(self.title)}"] * bool(self.title) + [table, *below]) + "\n"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.title:
+            yield Text(_printable(self.title), style="bold")
+        for number, (part, widths) in enumerate(self._parts(options.max_width)):
+            if number:
+                yield ""
+            yield part._table(widths)
+        for text in self.warnings:
+            yield Text(f"Warning: {_printable(text)}", style="yellow")
+        for text in self.notes:
+            yield Text(_printable(text), style="dim")
+
+    def _table(self, widths: Sequence[int]) -> Table:
+        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        for number, (header, width) in enumerate(zip(self.headers, widths, strict=True)):
+            side: JustifyMethod = "left" if number < self.names else "right"
+            table.add_column(Text(_printable(header)), width=width, overflow="fold", justify=side)
+        for row in self.rows:
+            table.add_row(*[Text(_printable(cell)) for cell in row])
+        return table
+
+    def _parts(self, width: int, gap: int = 2) -> Iterator[tuple[Grid, list[int]]]:
+        """Pieces with as many columns as fit, the first column repeated; rows that are empty in a piece
+        are left out."""
+        columns = list(zip(self.headers, *self.rows, strict=True))
+        narrow = [_narrowest(column, 18 if number else width // 3) for number, column in enumerate(columns)]
+        taken: list[list[int]] = [[]]
+        for number in range(1, len(columns)):
+            if taken[-1] and sum(narrow[n] + gap for n in (*taken[-1], number)) + narrow[0] > width:
+                taken.append([])
+            taken[-1].append(number)
+        for numbers in taken if len(columns) > 1 else ():
+            keep = [0, *numbers]
+            rows = [tuple(row[n] for n in keep) for row in self.rows]
+            rows = [row for row in rows if any(row[1:])] if len(taken) > 1 else rows
+            names = sum(number < self.names for number in keep)
+            part = Grid(tuple(self.headers[n] for n in keep), tuple(rows), names=names)
+            room = width - gap * (len(keep) - 1)
+            yield part, _widths([narrow[n] for n in keep], [_widest(columns[n]) for n in keep], room, names)
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
+
+
+def _markdown(text: str) -> str:
+    for sign in "\\|<*`[":
+        text = text.replace(sign, f"\\{sign}")
+    return _printable(text).replace("\n", "<br>")
+
+
+def _widest(column: Sequence[str]) -> int:
+    return max(cell_len(line) for cell in column for line in (cell or " ").split("\n"))
+
+
+def _narrowest(column: Sequence[str], limit: int) -> int:
+    """The least width at which no word and no short cell is broken, but never more than `limit`."""
+    whole = [line for cell in column[1:] for line in cell.split("\n") if cell_len(line) <= 12]
+    words = [word for cell in column for word in cell.split()]
+    return min(limit, max((cell_len(text) for text in (*whole, *words)), default=1))
+
+
+def _widths(narrow: Sequence[int], wide: Sequence[int], room: int, names: int) -> list[int]:
+    """Widths between the two: the room left over goes to the names first, then to whichever lacks most."""
+    widths = list(narrow)
+    while sum(widths) > room and max(widths) > 1:  # only where a single column is wider than the terminal
+        widths[widths.index(max(widths))] -= 1
+    for some in (slice(names), slice(None)):
+        for _ in range(room - sum(widths)):
+            lack = [full - now for full, now in zip(wide[some], widths[some], strict=True)]
+            if max(lack) > 0:
+                widths[lack.index(max(lack))] += 1
+    return widths
+
+
+# -- what is shown -------------------------------------------------------------------------------------------
+
+
+def summary(records: Sequence[RunRecord]) -> Grid:
+    """One row a run: placement, accuracies, cost."""
+    headers = ("run", "method and placement", *(_heading(name) for name in SHOWN))
+    rows = tuple(
+        (
+            label,
+            f"{method(record)}: {placement(record)}",
+            *(percent(record.scores[name]) for name in SHOWN),
+            memory(record.peak_memory),
+            duration(record.train_seconds),
+            parameters(record.trainable),
+        )
+        for label, record in zip(labels(records), records, strict=True)
+    )
+    return Grid(
+        (*headers, "peak memory", "train time", "trained parameters"),
+        rows,
+        warnings=_cautions(records),
+        names=2,
+    )
+
+
+def show(record: RunRecord) -> Grid:
+    """The accuracy matrix of one run: a row after each task, a column for each task's classes."""
+    title = f"{record.title}: accuracy (%) on the classes of each task"
+    if record.matrix is None:
+        return Grid(("after task",), (), title, warnings=_cautions([record]))
+    matrix = record.matrix
+    width = len(matrix.last_row)
+    rows = []
+    for number, (row, overall) in enumerate(zip(matrix.rows, all_classes_over_time(matrix), strict=True), 1):
+        cells = [percent(accuracy, 1) for accuracy in row] + [""] * (width - len(row))
+        rows.append(("joint" if matrix.joint else str(number), percent(overall, 1), *cells))
+    headers = ("after task", "all classes", *(f"task {number}" for number in range(1, width + 1)))
+    return Grid(headers, tuple(rows), title, warnings=_cautions([record]))
+
+
+def compare(records: Sequence[RunRecord]) -> Grid:
+    """Runs side by side, and ours minus the paper's where a recipe names the numbers it reproduces."""
+    about = [
+        ("method", *map(method, records)),
+        ("placement", *map(placement, records)),
+        ("data", *(str(record.setting("data.source") or NONE) for record in records)),
+        ("backbone", *(str(record.setting("backbone.name") or NONE) for record in records)),
+        ("seed", *(str(record.setting("seed")) for record in records)),
+    ]
+    shared = [row for row in about if len(records) > 1 and len(set(row[1:])) == 1]
+    rows = [row for row in about if row not in shared]
+    rows.append(("tasks", *(f"{record.tasks_done} of {record.tasks_total or '?'}" for record in records)))
+    rows += [(_heading(name), *(percent(record.scores[name]) for record in records)) for name in METRICS]
+    rows += [
+        ("peak memory", *(memory(record.peak_memory) for record in records)),
+        ("train time", *(duration(record.train_seconds) for record in records)),
+        ("trained parameters", *(_by_group(record.trainable) for record in records)),
+    ]
+    notes = (
+        ("The same in all: " + "; ".join(f"{name} {value}" for name, value, *_ in shared) + ".",)
+        if shared
+        else ()
+    )
+    grid = Grid(("", *labels(records)), tuple(rows), notes=notes, warnings=_cautions(records))
+    return _beside_paper(grid, records) if any(record.setting("paper") for record in records) else grid
+
+
+def differences(records: Sequence[RunRecord]) -> Grid:
+    """The settings in which the runs differ."""
+    recipes = [
+        flat({key: value for key, value in record.recipe.items() if key != "paper"}) for record in records
+    ]
+    keys = dict.fromkeys(key for recipe in recipes for key in recipe if key not in ("name", "title"))
+    lines = ((key, *(_setting(recipe.get(key)) for recipe in recipes)) for key in keys)
+    return Grid(("setting", *labels(records)), tuple(line for line in lines if len(set(line[1:])) > 1))
+
+
+def _heading(name: str) -> str:
+    return f"{METRICS[name].label} ({METRICS[name].unit})"
+
+
+def _by_group(groups: Mapping[str, int]) -> str:
+    return ", ".join(f"{group} {count:,}" for group, count in groups.items()) or NONE
+
+
+def _setting(value: Any) -> str:
+    return NONE if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _cautions(records: Sequence[RunRecord]) -> tuple[str, ...]:
+    """What must be known before two numbers of a table are compared."""
+    found = []
+    for label, record in zip(labels(records), records, strict=True):
+        if not record.finished:
+            found.append(
+                f"{label} is {record.status}." + " Its numbers cover those." * bool(record.tasks_done)
+            )
+        if record.matrix and record.matrix.unmeasured:
+            tasks = ", ".join(str(group + 1) for group in record.matrix.unmeasured)
+            found.append(
+                f"{label} has no final accuracy for the classes of task {tasks}; the means leave them out."
+            )
+    return tuple(found)
+
+
+# -- the paper's numbers -------------------------------------------------------------------------------------
+
+
+def printed(record: RunRecord) -> dict[str, float]:
+    """The numbers the paper prints for what this recipe reproduces, under the paper's words; ZofcError if
+    unknown."""
+    from zofc.paper import printed as look_up
+
+    paper = record.setting("paper")
+    return dict(look_up(paper["table"], paper["row"], paper["column"]))
+
+
+def unlike_paper(record: RunRecord) -> list[str]:
+    """How a run's backbone and data differ from the paper's, which makes its numbers not comparable."""
+    found = []
+    backbone = str(record.setting("backbone.name"))
+    if backbone.endswith((".safetensors", ".npz")):
+        found.append(f"backbone weights from {backbone}, not checked to be {PAPER_BACKBONE}")
+    elif backbone != PAPER_BACKBONE:
+        found.append(f"backbone {backbone} instead of {PAPER_BACKBONE}")
+    if record.setting("backbone.pretrained") is False:
+        found.append("random backbone weights")
+    source = str(record.setting("data.source"))
+    if source not in PAPER_SOURCES:
+        found.append(f"data {source} instead of {', '.join(PAPER_SOURCES)}")
+    for key, words in (
+        ("per_class", "training images per class"),
+        ("test_per_class", "test images per class"),
+        ("classes", "classes"),
+    ):
+        value = record.setting(f"data.{key}")
+        if value is not None:
+            found.append(f"only {value} {words}")
+    return found
+
+
+def _beside_paper(grid: Grid, records: Sequence[RunRecord]) -> Grid:
+    """The comparison, with the paper's printed numbers and ours minus them below it."""
+    known: list[dict[str, float]] = []
+    warnings = list(grid.warnings)
+    for label, record in zip(labels(records), records, strict=True):
+        numbers: dict[str, float] = {}
+        if record.setting("paper"):
+            try:
+                numbers = printed(record)
+            except (ZofcError, LookupError) as error:
+                warnings.append(f"{label}: the paper's numbers were not found: {error}")
+            apart = unlike_paper(record)
+            if apart:
+                warnings.append(f"{label} is not in the paper's setting: {'; '.join(apart)}.")
+        known.append(numbers)
+    papers = [
+        record.setting("paper") or {} for record in records
+    ]  # the cells of a run without one stay empty
+    rows = [("reproduces", *(", ".join(map(str, paper.values())) for paper in papers))]
+    for word, mark in MARKS.items():
+        ours = [record.scores[PRINTED[word]] if record.finished else None for record in records]
+        theirs = [numbers.get(word) for numbers in known]
+        apart_by = [None if a is None or b is None else a - b for a, b in zip(ours, theirs, strict=True)]
+        rows.append(
+            (f"paper's {word}{mark}", *(percent(n) if p else "" for p, n in zip(papers, theirs, strict=True)))
+        )
+        rows.append(
+            (
+                f"ours − paper's {word}{mark}",
+                *(signed(n) if p else "" for p, n in zip(papers, apart_by, strict=True)),
+            )
+        )
+    notes = tuple(
+        f"{mark} {word} as the paper's tables print it is our {METRICS[PRINTED[word]].label}"
+        + ("." if word == "fgt" else f"; the paper's appendix A defines it as our {formal}.")
+        for (word, mark), formal in zip(MARKS.items(), ("final average", "last task", ""), strict=True)
+    )
+    return replace(grid, rows=(*grid.rows, *rows), notes=(*grid.notes, *notes), warnings=tuple(warnings))

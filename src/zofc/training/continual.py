@@ -1,0 +1,89 @@
+"""A method on its backbone with the classes it has learned: what training moves, what a checkpoint holds, what predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from zofc.data.loading import Loader
+from zofc.data.source import ImageSet
+from zofc.data.views import TestView, TrainView
+from zofc.errors import RunError
+from zofc.methods import get_method
+from zofc.model.backbone import load_backbone
+from zofc.recipe import Recipe
+
+
+class Continual:
+    """A learner between two tasks (or inside one)."""
+
+    def __init__(self, recipe: Recipe, device: torch.device) -> None:
+        self.recipe = recipe
+        self.device = device
+        self.backbone = load_backbone(recipe.backbone, recipe.seed, device)
+        self.method = get_method(recipe.method.name)(self.backbone, recipe)
+        self.classes: list[str] = []
+        self.train_view, self.test_view = make_views(recipe, self.backbone.image_size, self.backbone.mean, self.backbone.std)
+
+    @property
+    def tasks(self) -> list[range]:
+        return self.method.tasks
+
+    def extend(self, names: Sequence[str]) -> range:
+        """Make room for the classes of a new task."""
+        classes = range(len(self.classes), len(self.classes) + len(names))
+        self.classes += names
+        self.method.extend(classes)
+        return classes
+
+    def restore(self, names: Sequence[str], tasks: Sequence[tuple[int, int]], tensors: dict[str, Tensor]) -> None:
+        """Become what was saved: grow task by task, then take the saved values."""
+        for start, stop in tasks:
+            self.extend(names[start:stop])
+        own = self.method.state_dict()
+        wrong = [key for key in own.keys() | tensors.keys() if key not in own or key not in tensors or own[key].shape != tensors[key].shape]
+        if wrong:
+            raise RunError(f"the checkpoint does not fit this recipe: {', '.join(sorted(wrong)[:3])}")
+        self.method.load_state_dict(tensors)
+
+    def loader(self, images: ImageSet) -> Loader:
+        settings = self.recipe.training
+        return Loader(
+            images,
+            train_view=self.train_view,
+            test_view=self.test_view,
+            device=self.device,
+            path=settings.loading,
+            workers=settings.workers,
+        )
+
+    def plain_batches(self, loader: Loader) -> Iterator[tuple[Tensor, Tensor]]:
+        """The loader's images in order, in the test view."""
+        return loader.test_batches(self.recipe.training.eval_batch_size)
+
+    @torch.no_grad()
+    def scores(self, images: Tensor) -> Tensor:
+        """Scores (batch, classes seen so far) of images in the test view."""
+        return self.method.scores(images.to(self.device))
+
+    @torch.no_grad()
+    def guesses(self, loader: Loader) -> tuple[Tensor, Tensor]:
+        """Predicted and true class ids of every image of a loader, on the CPU."""
+        pairs = [(self.scores(images).argmax(-1).cpu(), labels.cpu()) for images, labels in self.plain_batches(loader)]
+        guessed, true = zip(*pairs, strict=True)
+        return torch.cat(guessed), torch.cat(true)
+
+
+def make_views(
+    recipe: Recipe, size: int, mean: tuple[float, ...], std: tuple[float, ...]
+) -> tuple[TrainView, TestView]:
+    """The recipe's views at the backbone's input size, with its mean and std unless the recipe says [0, 1]."""
+    views = recipe.views
+    if views.normalize == "none":
+        norm: tuple[tuple[float, ...] | None, tuple[float, ...] | None] = (None, None)
+    else:
+        norm = (mean, std)
+    train = TrainView(size, views.scale, views.ratio, views.flip, *norm)
+    return train, TestView(size, round(size * views.resize), views.test_interpolation, *norm)

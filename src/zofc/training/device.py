@@ -1,0 +1,77 @@
+"""Which device, how many threads, and what a run was made with."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import zofc
+from zofc.errors import RecipeError, nearest
+
+PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydantic", "pyarrow")
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` takes cuda, then mps, then cpu; a named device that is not there is refused."""
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if available[kind]))
+    kind, _, number = name.partition(":")
+    if kind not in available or (number and not number.isdigit()):
+        raise RecipeError(f"training.device: '{name}' is not a device{nearest(name, ('auto', *available))}")
+    if not available[kind]:
+        raise RecipeError(f"training.device: {kind} is not available on this machine; use training.device=auto")
+    if kind == "cuda" and number and int(number) >= torch.cuda.device_count():
+        raise RecipeError(f"training.device: '{name}', but there are {torch.cuda.device_count()} CUDA devices")
+    return torch.device(name)
+
+
+def set_up(device: torch.device, threads: int | None) -> None:
+    """Threads as asked, and kernels that give the same result each time."""
+    if threads:
+        torch.set_num_threads(threads)
+    torch.backends.cudnn.benchmark = False
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Versions, device and commit, for `environment.json`."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {
+        "zofc": zofc.__version__,
+        "python": platform.python_version(),
+        **{package: _version(package) for package in PACKAGES},
+        "platform": platform.platform(),
+        "device": str(device),
+        "device_name": name,
+        "threads": torch.get_num_threads(),
+        "git": _commit(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the working tree that zofc is imported from, if it is one."""
+    here = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True, text=True, timeout=5, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

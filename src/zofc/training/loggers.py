@@ -1,0 +1,85 @@
+"""Optional loggers (extras of the package): each turns events into the scalars of one tracking tool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from zofc.errors import RecipeError, nearest
+from zofc.recipe import Recipe
+from zofc.training.events import Event, StepStatus
+
+Write = Callable[[dict[str, float], int], None]
+
+
+class ScalarLogger:
+    """Training loss and accuracy per epoch, accuracy per task, through one `write(scalars, step)`."""
+
+    def __init__(self, write: Write, finish: Callable[[], Any]) -> None:
+        self.write, self.finish = write, finish
+        self.epochs = 0
+
+    def event(self, event: Event) -> None:
+        if event["event"] == "epoch":
+            self.epochs += 1
+            rates = {f"lr/{name}": value for name, value in event["lr"].items()}
+            self.write({"train/loss": event["loss"], "train/accuracy": event["accuracy"], **rates}, self.epochs)
+        elif event["event"] == "evaluated":
+            row = {f"test/task {i + 1}": value for i, value in enumerate(event["row"]) if value is not None}
+            overall = {} if event["all_classes"] is None else {"test/all classes": event["all_classes"]}
+            self.write({**row, **overall}, event["task"] + 1)
+
+    def step(self, status: StepStatus) -> None:
+        pass
+
+    def close(self) -> None:
+        self.finish()
+
+
+def _tensorboard(recipe: Recipe, run: Path) -> ScalarLogger:
+    writer = _need("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(run / "tensorboard"))
+
+    def write(scalars: dict[str, float], step: int) -> None:
+        for name, value in scalars.items():
+            writer.add_scalar(name, value, step)
+
+    return ScalarLogger(write, writer.close)
+
+
+def _wandb(recipe: Recipe, run: Path) -> ScalarLogger:
+    session = _need("wandb", "wandb").init(project="zofc", name=run.name, dir=str(run), config=recipe.model_dump(mode="json"))
+    return ScalarLogger(lambda scalars, step: session.log(scalars), session.finish)
+
+
+def _mlflow(recipe: Recipe, run: Path) -> ScalarLogger:
+    mlflow = _need("mlflow", "mlflow")
+    mlflow.set_experiment("zofc")
+    mlflow.start_run(run_name=run.name)
+    mlflow.log_params({"recipe": recipe.name, "method": recipe.method.name, "seed": recipe.seed})
+    return ScalarLogger(lambda scalars, step: mlflow.log_metrics(scalars, step=step), mlflow.end_run)
+
+
+LOGGERS: dict[str, Callable[[Recipe, Path], ScalarLogger]] = {
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
+    "mlflow": _mlflow,
+}
+
+
+def check_loggers(recipe: Recipe) -> None:
+    for name in recipe.training.loggers:
+        if name not in LOGGERS:
+            raise RecipeError(f"training.loggers: unknown logger '{name}'{nearest(name, LOGGERS)}")
+
+
+def make_loggers(recipe: Recipe, run: Path) -> list[ScalarLogger]:
+    return [LOGGERS[name](recipe, run) for name in recipe.training.loggers]
+
+
+def _need(module: str, extra: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise RecipeError(f"training.loggers: '{extra}' is not installed; pip install 'zofc[{extra}]'") from error

@@ -1,0 +1,66 @@
+"""How much memory a training step needs: the device allocator's own peak where there is one, else the live bytes of
+every tensor that the step creates (what kernels allocate inside themselves is not seen on the CPU)."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+@dataclass
+class Peak:
+    bytes: int = 0
+
+
+@contextmanager
+def measure(device: torch.device, resident: Iterable[Tensor]) -> Iterator[Peak]:
+    """Peak bytes inside the block, `resident` (weights, trained parameters) included."""
+    peak = Peak()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        yield peak
+        peak.bytes = torch.cuda.max_memory_allocated(device)
+        return
+    with _LiveBytes(resident) as live:
+        yield peak
+    peak.bytes = live.peak
+
+
+class _LiveBytes(TorchDispatchMode):
+    """Counts the storages that are alive, from the moment an operator returns them until they are freed."""
+
+    def __init__(self, resident: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self.bytes = self.peak = 0
+        for tensor in resident:
+            self._see(tensor)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self._see(leaf)
+        return result
+
+    def _see(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, size = id(storage), storage.nbytes()
+        if key in self.alive:
+            return
+
+        def gone(_: object) -> None:
+            if self.alive.pop(key, None) is not None:
+                self.bytes -= size
+
+        self.alive[key] = weakref.ref(storage, gone)
+        self.bytes += size
+        self.peak = max(self.peak, self.bytes)

@@ -1,0 +1,69 @@
+"""Starting, continuing and extending runs: what the command line and the Python API have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from zofc.errors import RunError
+from zofc.recipe import Recipe
+from zofc.training.checkpoint import load_checkpoint, save_checkpoint
+from zofc.training.events import Listener
+from zofc.training.folder import RunFolder, differences, folder_for
+from zofc.training.resolve import check_recipe
+from zofc.training.trainer import Trainer
+
+
+def start_run(recipe: Recipe, runs: Path, again: bool = False) -> RunFolder:
+    """The folder for a recipe below `runs`: the one it already has (finished or not), or a new one."""
+    check_recipe(recipe)
+    path = folder_for(recipe, runs, again)
+    if (path / "recipe.yaml").is_file():
+        return RunFolder.existing(path)
+    return RunFolder.create(path, recipe)
+
+
+def resume_run(path: Path, recipe: Recipe | None = None) -> RunFolder:
+    """An existing run, which must have been made by `recipe` if one is given."""
+    folder = RunFolder.existing(path)
+    if recipe is not None and (different := differences(recipe, folder.recipe)):
+        shown = "; ".join(different[:5]) + (f"; and {len(different) - 5} more" if len(different) > 5 else "")
+        raise RunError(f"{path} was made by another recipe ({shown}). Leave the recipe out to continue it as it is.")
+    return folder
+
+
+def train(folder: RunFolder, listeners: Sequence[Listener] = ()) -> dict[str, Any]:
+    """Train what is left of a run; a finished one is left as it is."""
+    if folder.finished:
+        return folder.read_json("metrics.json")
+    return Trainer(folder, listeners).run()
+
+
+def extend_run(run: Path, source: str, output: Path | None = None) -> RunFolder:
+    """A new run folder that starts where a finished run ended and has the classes of `source` still to learn.
+
+    The old run is left as it is: what was learned from is never lost.
+    """
+    old = RunFolder.existing(run)
+    found = load_checkpoint(run)
+    if not old.finished or found is None:
+        raise RunError(f"{run} is not finished; continue it with: zofc run --resume {run}")
+    recipe = old.recipe
+    if recipe.data.joint:
+        raise RunError(f"{run} was trained on all classes jointly; it has no further tasks to learn")
+    data = recipe.data.model_copy(update={"then": (*recipe.data.then, source)})
+    extended = recipe.model_copy(update={"data": data, "name": f"{recipe.name}+", "paper": None})
+    path = output or folder_for(extended, run.parent)
+    if path.exists() and any(path.iterdir()):
+        existing = RunFolder.existing(path)
+        if differences(extended, existing.recipe):
+            raise RunError(f"{path} holds another run; choose a new folder with --output")
+        return existing
+    progress, tensors, scalars = found
+    progress.inherited = progress.done
+    folder = RunFolder.create(path, extended)
+    save_checkpoint(path, progress, tensors, scalars)
+    environment = old.read_json("environment.json")
+    folder.write_json("environment.json", {key: environment[key] for key in ("data", "backbone") if key in environment})
+    return folder

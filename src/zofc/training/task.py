@@ -1,0 +1,128 @@
+"""Learning one task: the one training loop. It yields after every step, so that whoever drives it may save, show or stop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+from zofc.data.loading import Loader
+from zofc.errors import DivergedError
+from zofc.optim.placement import Placement, StepReport
+from zofc.training.continual import Continual
+from zofc.training.events import Events, StepStatus
+from zofc.training.memory import measure
+
+
+@dataclass
+class Meter:
+    """Running sums over an epoch."""
+
+    loss: float = 0.0
+    right: float = 0.0
+    images: int = 0
+    seconds: float = 0.0
+
+    def add(self, report: StepReport, images: int, seconds: float) -> None:
+        self.loss += report.loss * images
+        self.right += report.accuracy * images
+        self.images += images
+        self.seconds += seconds
+
+    @property
+    def mean_loss(self) -> float:
+        return self.loss / max(self.images, 1)
+
+    @property
+    def accuracy(self) -> float:
+        return 100 * self.right / max(self.images, 1)
+
+
+class TaskTraining:
+    """The training of the task that `model` was last extended with, from any position in it."""
+
+    def __init__(self, model: Continual, loader: Loader, events: Events, tasks: int) -> None:
+        self.model, self.loader, self.events = model, loader, events
+        self.index, self.tasks = len(model.tasks) - 1, tasks
+        self.placement = Placement(
+            model.method, model.method.groups(), model.recipe.optimize, model.recipe.seed, self.index
+        )
+        self.epoch = self.step = 0
+        self.meter = Meter()
+        self.peak_memory = 0
+        self.batch_size = model.recipe.training.batch_size
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.loader.steps(self.batch_size)
+
+    @property
+    def total_steps(self) -> int:
+        return self.steps_per_epoch * self.placement.epochs
+
+    def begin(self) -> None:
+        notice = self.model.method.begin_task(lambda: self.model.plain_batches(self.loader))
+        if notice:
+            self.events.send("notice", text=notice)
+
+    def resume(self, epoch: int, step: int, meter: dict[str, float]) -> None:
+        self.epoch, self.step = epoch, step
+        self.meter = Meter(**{**asdict(Meter()), **meter})  # type: ignore[arg-type]
+
+    def run(self) -> Iterator[float]:
+        """Step by step; yields the seconds each took. After a yield, `epoch` and `step` say what has been done."""
+        recipe = self.model.recipe
+        while self.epoch < self.placement.epochs:
+            name = (recipe.seed, "task", self.index, "epoch", self.epoch)
+            clock = time.perf_counter()
+            augment = recipe.views.augment == "crop-flip"
+            for images, labels in self.loader.train_batches(self.batch_size, name, start=self.step, augment=augment):
+                number = self.epoch * self.steps_per_epoch + self.step
+                if not self.peak_memory:
+                    with measure(self.model.device, [*self.model.backbone.vit.parameters(), *self.model.method.parameters()]) as peak:
+                        report = self.placement.step(images, labels, self.epoch, number)
+                    self.peak_memory = peak.bytes
+                else:
+                    report = self.placement.step(images, labels, self.epoch, number)
+                self._check(report, number)
+                self.model.method.after_step()
+                self.step += 1
+                seconds = time.perf_counter() - clock
+                self.meter.add(report, len(labels), seconds)
+                self.events.step(self._status(report, number + 1))
+                yield seconds
+                clock = time.perf_counter()
+            self._close_epoch()
+
+    def end(self) -> None:
+        self.model.method.end_task(lambda: self.model.plain_batches(self.loader))
+
+    def _close_epoch(self) -> None:
+        self.events.send(
+            "epoch",
+            task=self.index,
+            epoch=self.epoch,
+            loss=self.meter.mean_loss,
+            accuracy=self.meter.accuracy,
+            lr=self.placement.learning_rates(self.epoch),
+            seconds=round(self.meter.seconds, 3),
+            steps=self.steps_per_epoch,
+        )
+        self.epoch, self.step, self.meter = self.epoch + 1, 0, Meter()
+
+    def _status(self, report: StepReport, done: int) -> StepStatus:
+        return StepStatus(
+            self.index, self.tasks, self.epoch, self.placement.epochs, done, self.total_steps, report.loss, self.meter.accuracy
+        )
+
+    def _check(self, report: StepReport, number: int) -> None:
+        if math.isfinite(report.loss):
+            return
+        rates = ", ".join(f"{name} {rate:g}" for name, rate in self.placement.learning_rates(self.epoch).items())
+        last = f"{self.meter.mean_loss:.4f}" if self.meter.images else "none in this epoch"
+        raise DivergedError(
+            f"the loss became {report.loss} at task {self.index + 1}, epoch {self.epoch + 1}, step {number + 1} "
+            f"(mean loss of the epoch until then: {last}; learning rates: {rates}). Try a smaller learning rate, "
+            "a clip (optimize.<group>.clip=1.0), or views.normalize=backbone; check the images for broken values."
+        )
