@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import sys
-import types
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,14 +14,17 @@ import pytest
 import yaml
 from rich.console import Console
 
-from zofc.errors import RunError, ZofcError
+from zofc.errors import RunError
 from zofc.recipe import Recipe
 from zofc.report import figures, page, tables
 from zofc.report.runs import RunRecord, find_runs, labels, read_runs
 
 ZO = {"order": "zeroth", "queries": 4}
 FO = {"order": "first"}
-SHARED = {"data": {"source": "cifar100"}, "backbone": {"name": "vit_base_patch16_224.augreg_in21k"}}
+SHARED = {
+    "data": {"source": "cifar100", "increment": 5},
+    "backbone": {"name": "vit_base_patch16_224.augreg_in21k"},
+}
 
 
 def triangle(tasks: int, start: float = 90.0, drop: float = 1.5) -> list[list[float | None]]:
@@ -45,10 +46,14 @@ def write_run(
     folder.mkdir(parents=True)
     settings = {"optimize": {"peft": ZO, "head": FO}, **SHARED, **recipe}
     resolved = Recipe.model_validate(settings).model_dump(mode="json")
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), "utf-8")
+    (folder / "recipe.yaml").write_text(
+        yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), "utf-8"
+    )
     (folder / "environment.json").write_text(json.dumps({"zofc": "0.1.0", "device": "cpu", "git": "abc"}))
     total = tasks or len(rows or [])
-    events: list[dict[str, Any]] = [{"time": 1.0, "event": "run_started", "name": resolved["name"], "tasks": total}]
+    events: list[dict[str, Any]] = [
+        {"time": 1.0, "event": "run_started", "name": resolved["name"], "tasks": total}
+    ]
     if rows:
         width = len(rows[-1])
         matrix = {
@@ -70,3 +75,475 @@ def write_run(
         events += [{"time": 2.0, "event": "evaluated", "task": i, "row": row} for i, row in enumerate(rows)]
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     return folder
+
+
+def printed(grid: tables.Grid, width: int = 80) -> str:
+    """What a plain terminal of this width shows."""
+    file = io.StringIO()
+    Console(file=file, width=width, color_system=None, force_terminal=False).print(grid)
+    return file.getvalue()
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[RunRecord]:
+    """Finished, unfinished, joint, one task only, and killed before the first evaluation."""
+    paper = {"table": "main", "row": "zofc", "column": "cifar100-inc5"}
+    write_run(tmp_path / "a", triangle(20, drop=0.4), title="ZO-FC", name="zofc/cifar100-inc5", paper=paper)
+    write_run(
+        tmp_path / "b",
+        triangle(3),
+        finished=False,
+        tasks=20,
+        title="First order",
+        optimize={"peft": FO, "head": FO},
+    )
+    write_run(tmp_path / "c", [[80.0, 70.0, 60.0]], title="Joint", data={"source": "cifar100", "joint": True})
+    write_run(tmp_path / "d", [[88.0]], title="One task", optimize={}, method={"name": "simplecil"})
+    write_run(tmp_path / "e", None, tasks=5, title="Just begun")
+    return read_runs([tmp_path])
+
+
+# -- run folders ---------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_reads_back(runs: list[RunRecord]) -> None:
+    run = runs[0]
+    assert (run.title, run.name, run.status) == ("ZO-FC", "zofc/cifar100-inc5", "finished")
+    assert run.finished and run.tasks_done == run.tasks_total == 20
+    assert run.scores["last_task"] == 52.0
+    assert run.scores["forgetting"] == pytest.approx(0.4 * sum(range(1, 20)) / 19)
+    assert (run.peak_memory, run.train_seconds) == (512 * 2**20, 125.0)
+    assert run.trainable == {"peft": 42265, "head": 3840}
+    assert run.environment["git"] == "abc"
+    assert [event["event"] for event in run.events][:2] == ["run_started", "evaluated"]
+
+
+def test_an_unfinished_run_tells_how_far_it_came(runs: list[RunRecord]) -> None:
+    assert runs[1].status == "unfinished: 3 of 20 tasks"
+    assert runs[1].scores["last_task"] == 86.0  # so far
+    assert runs[4].status == "unfinished: 0 of 5 tasks"
+    assert set(runs[4].scores.values()) == {None}
+    assert runs[4].matrix is None and runs[4].peak_memory is None and runs[4].trainable == {}
+
+
+def test_a_folder_with_nothing_but_a_recipe_is_a_run(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("name: bare\n")
+    run = RunRecord.read(tmp_path)
+    assert run.status == "unfinished: 0 of ? tasks"
+    assert "bare" in printed(tables.summary([run]))
+
+
+def test_a_half_written_last_event_is_left_out(runs: list[RunRecord]) -> None:
+    path = runs[0].folder / "events.jsonl"
+    whole = path.read_bytes()
+    for cut in ('{"time": 3.0, "event": "epo', '{"time": 3.0, "event": "notice", "text": "é'):
+        path.write_bytes(whole + cut.encode()[:-1])
+        assert RunRecord.read(runs[0].folder).events == runs[0].events
+    path.write_bytes(whole + b'{"time": 3.0, "event": "notice"}')  # complete, only its newline is missing
+    assert RunRecord.read(runs[0].folder).events[-1]["event"] == "notice"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("matrix.json", "{", "matrix.json is not valid JSON (line 1, column 2"),
+        (
+            "matrix.json",
+            '{"accuracy": [[120]], "counts": [1]}',
+            "matrix.json is not an accuracy matrix: accuracy: row 1",
+        ),
+        ("metrics.json", "[1]", "metrics.json should hold names and values, got list"),
+        ("environment.json", b"\xff{}", "environment.json is not valid UTF-8"),
+        (
+            "events.jsonl",
+            '{"event": 1}\noops\n{"event": 2}\n',
+            "events.jsonl is not valid JSON (line 2, column 1",
+        ),
+        ("recipe.yaml", "a: [", "recipe.yaml is not valid YAML"),
+        ("recipe.yaml", "", "recipe.yaml should hold names and values, got nothing"),
+    ],
+)
+def test_a_corrupt_file_is_named(
+    runs: list[RunRecord], file: str, content: str | bytes, message: str
+) -> None:
+    folder = runs[0].folder
+    (folder / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(RunError) as caught:
+        RunRecord.read(folder)
+    assert str(folder) in str(caught.value) and message in str(caught.value)
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"empty: not a run folder, it has no recipe\.yaml"):
+        RunRecord.read(tmp_path / "empty")
+    with pytest.raises(RunError, match="does not exist"):
+        RunRecord.read(tmp_path / "nowhere")
+    with pytest.raises(RunError, match="nowhere: no such folder"):
+        find_runs([tmp_path / "nowhere"])
+    with pytest.raises(RunError, match="file: a file, expected a run folder"):
+        find_runs([tmp_path / "file"])
+    with pytest.raises(RunError, match="empty: not a run folder and none below it"):
+        find_runs([tmp_path / "empty"])
+
+
+def test_runs_are_found_at_and_below_a_path_each_once(tmp_path: Path) -> None:
+    one, two = (
+        write_run(tmp_path / "study" / "b", [[1.0]]),
+        write_run(tmp_path / "study" / "deep" / "a", [[1.0]]),
+    )
+    write_run(tmp_path / "study" / ".hidden", [[1.0]])
+    write_run(one / "checkpoint", [[1.0]])  # nothing inside a run is a run
+    assert find_runs([two, tmp_path]) == [two, one]
+    assert find_runs([one]) == [one]
+
+
+def test_runs_with_one_title_are_told_apart(tmp_path: Path) -> None:
+    for folder, seed in (("x", 1), ("y", 2), ("z", 2)):
+        write_run(tmp_path / folder, [[1.0]], title="T", seed=seed)
+    write_run(tmp_path / "zz", [[1.0]], title="U")
+    assert labels(read_runs([tmp_path])) == ["T, seed 1", "T, seed 2 (y)", "T, seed 2 (z)", "U"]
+
+
+# -- tables --------------------------------------------------------------------------------------------------
+
+
+def test_placement_is_said_in_words(runs: list[RunRecord], tmp_path: Path) -> None:
+    assert tables.placement(runs[0]) == "peft ZO ×4, head FO"
+    assert tables.placement(runs[1]) == "peft FO, head FO"
+    assert tables.placement(runs[3]) == "nothing trained"
+    assert tables.method(runs[2]) == "adapter (joint)"
+    forward = {"order": "zeroth", "queries": 8, "estimator": "forward"}
+    path = write_run(
+        tmp_path / "f", None, optimize={"peft": forward}, method={"mask": False, "prototypes": True}
+    )
+    assert tables.placement(RunRecord.read(path)) == "peft ZO ×8 forward"
+    assert tables.method(RunRecord.read(path)) == "adapter (old classes in the loss, prototypes)"
+
+
+def test_quantities_have_human_units() -> None:
+    assert [tables.memory(n) for n in (None, 900, 2048, 1.5 * 2**20, 512 * 2**20, 3 * 2**30)] == [
+        "—",
+        "900 B",
+        "2 KiB",
+        "1.5 MiB",
+        "512 MiB",
+        "3.00 GiB",
+    ]
+    assert [tables.duration(n) for n in (None, 2.34, 125, 7200)] == ["—", "2.3 s", "2.1 min", "2.0 h"]
+    assert [tables.parameters({"a": n}) for n in (3840, 42265, 3_840_000)] == ["3,840", "42.3 k", "3.84 M"]
+    assert (tables.signed(-1.234), tables.signed(0.5), tables.percent(-2.0)) == ("−1.23", "+0.50", "−2.00")
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_tables_keep_to_the_width_and_keep_every_number(runs: list[RunRecord], width: int) -> None:
+    for grid in (tables.summary(runs), tables.compare(runs), tables.show(runs[0]), tables.differences(runs)):
+        shown = printed(grid, width)
+        assert max(map(len, shown.splitlines())) <= width
+        assert "…" not in shown
+        numbers = {cell for row in grid.rows for cell in row if re.fullmatch(r"−?\d+\.\d+( \w+)?", cell)}
+        assert numbers and all(number in shown for number in numbers)
+
+
+def test_the_summary_shows_quality_and_cost_of_every_run(runs: list[RunRecord]) -> None:
+    rows = {row[0]: row[1:] for row in tables.summary(runs).rows}
+    assert rows["ZO-FC"] == (
+        "adapter: peft ZO ×4, head FO",
+        "67.20",
+        "67.20",
+        "78.60",
+        "4.00",
+        "52.00",
+        "512 MiB",
+        "2.1 min",
+        "46.1 k",
+    )
+    assert rows["Joint"][1:6] == ("70.00", "70.00", "—", "—", "—")
+    assert rows["One task"][1:6] == ("88.00", "88.00", "88.00", "—", "88.00")
+    assert set(rows["Just begun"][1:]) == {"—"}
+
+
+def test_unfinished_runs_and_missing_test_images_are_pointed_out(
+    runs: list[RunRecord], tmp_path: Path
+) -> None:
+    gone: list[list[float | None]] = [[90.0], [None, 80.0]]
+    lost = RunRecord.read(write_run(tmp_path / "lost", gone, title="Lost"))
+    assert tables.summary([*runs, lost]).warnings == (
+        "First order is unfinished: 3 of 20 tasks. Its numbers cover those.",
+        "Just begun is unfinished: 0 of 5 tasks.",
+        "Lost has no final accuracy for the classes of task 1; the means leave them out.",
+    )
+    assert tables.show(lost).rows[-1] == ("2", "80.0", "—", "80.0")
+
+
+def test_the_matrix_table_has_a_row_after_each_task(runs: list[RunRecord]) -> None:
+    grid = tables.show(runs[1])
+    assert grid.headers == ("after task", "all classes", "task 1", "task 2", "task 3")
+    assert grid.rows[1] == ("2", "88.2", "88.5", "88.0", "")
+    assert tables.show(runs[2]).rows == (("joint", "70.0", "80.0", "70.0", "60.0"),)
+    assert tables.show(runs[4]).rows == ()
+    assert "unfinished" in printed(tables.show(runs[4]))
+
+
+def test_ours_minus_the_papers_stands_under_the_papers_words(runs: list[RunRecord]) -> None:
+    grid = tables.compare(runs[:2])
+    rows = {row[0]: row[1:] for row in grid.rows}
+    assert rows["reproduces"] == ("main, zofc, cifar100-inc5", "")
+    assert rows["paper's avg¹"] == ("88.39", "")
+    assert rows["ours − paper's avg¹"] == ("−9.79", "")  # 78.60: our average incremental
+    assert rows["ours − paper's last²"] == ("−16.14", "")  # 67.20: our all classes
+    assert rows["ours − paper's fgt³"] == ("−1.26", "")
+    assert "¹ avg as the paper's tables print it is our average incremental" in "\n".join(grid.notes)
+    assert "² last as the paper's tables print it is our all classes" in "\n".join(grid.notes)
+    assert "same in all: method adapter; data cifar100" in grid.notes[0]
+
+
+def test_the_bare_words_of_the_paper_appear_nowhere_else(runs: list[RunRecord]) -> None:
+    bare = re.compile(r"\bavg\b|\blast\b(?! task)")
+    for grid in (
+        tables.summary(runs),
+        tables.show(runs[0]),
+        tables.differences(runs),
+        tables.compare(runs[1:]),
+    ):
+        words = "\n".join([*grid.headers, *(cell for row in grid.rows for cell in row), *grid.notes])
+        assert not bare.search(words.replace("before last", ""))
+
+
+PAPER = {"table": "main", "row": "zofc", "column": "cifar100-inc5"}
+
+
+@pytest.mark.parametrize(
+    ("change", "warning"),
+    [
+        (
+            {"data": {"source": "cifar100", "increment": 5, "per_class": 50}},
+            "only 50 training images per class",
+        ),
+        (
+            {"data": {"source": "cifar100", "increment": 10}},
+            "data split cifar100-inc10 instead of cifar100-inc5",
+        ),
+        ({"data": {"source": "glyphs", "increment": 5}}, "data split glyphs-inc5 instead of cifar100-inc5"),
+        (
+            {"backbone": {"name": "embedded"}},
+            "backbone embedded instead of vit_base_patch16_224.augreg_in21k",
+        ),
+        ({"backbone": {"name": "w.npz"}}, "backbone weights from w.npz, not checked to be"),
+        ({"backbone": {"name": SHARED["backbone"]["name"], "pretrained": False}}, "random backbone weights"),
+    ],
+)
+def test_a_run_outside_the_papers_setting_is_marked(
+    tmp_path: Path, change: Mapping[str, Any], warning: str
+) -> None:
+    run = RunRecord.read(write_run(tmp_path / "r", triangle(2), title="Mine", paper=PAPER, **change))
+    (found,) = tables.compare([run]).warnings
+    assert found.startswith("Mine is not in the paper's setting: ") and warning in found
+    assert "not in the paper's setting" in printed(tables.compare([run])).replace("\n", " ")
+
+
+def test_in_the_papers_setting_there_is_no_warning(runs: list[RunRecord]) -> None:
+    assert tables.compare(runs[:1]).warnings == ()
+
+
+def test_an_unfinished_run_is_not_measured_against_the_paper(tmp_path: Path) -> None:
+    run = RunRecord.read(write_run(tmp_path / "r", triangle(2), finished=False, tasks=20, paper=PAPER))
+    rows = {row[0]: row[1] for row in tables.compare([run]).rows}
+    assert (rows["paper's avg¹"], rows["ours − paper's avg¹"]) == ("88.39", "—")
+
+
+def test_numbers_the_paper_does_not_print_are_a_warning(tmp_path: Path) -> None:
+    run = RunRecord.read(write_run(tmp_path / "r", triangle(2), paper={**PAPER, "row": "zofx"}))
+    assert any("zofx" in warning for warning in tables.compare([run]).warnings)
+
+
+def test_settings_that_differ_are_listed_alone(runs: list[RunRecord]) -> None:
+    assert {row[0]: row[1:] for row in tables.differences(runs[:2]).rows} == {
+        "optimize.peft.order": ("zeroth", "first")
+    }
+
+
+def test_words_from_a_recipe_stay_words(tmp_path: Path) -> None:
+    title = "[red]a[/red] | <b>b</b> \x1b[31m"
+    run = RunRecord.read(write_run(tmp_path / "r", triangle(2), title=title))
+    shown = printed(tables.summary([run]), 200)
+    assert "[red]a[/red] | <b>b</b>" in shown and "\x1b" not in shown
+    first = tables.summary([run]).markdown().splitlines()[2]
+    assert first.startswith(r"| \[red]a\[/red] \| \<b>b\</b>") and "\x1b" not in first
+
+
+def test_markdown_has_a_line_per_run_and_its_warnings(runs: list[RunRecord]) -> None:
+    lines = tables.summary(runs).markdown().splitlines()
+    assert lines[0].startswith("| run | method and placement | all classes (%) |")
+    assert lines[1].startswith("| --- | --- | ---: |")
+    assert len([line for line in lines if line.startswith("| ")]) == 2 + len(runs)
+    assert "**Warning:** Just begun is unfinished: 0 of 5 tasks." in lines
+
+
+# -- figures -------------------------------------------------------------------------------------------------
+
+
+def test_a_run_has_one_colour_in_every_figure(runs: list[RunRecord]) -> None:
+    drawn = figures.accuracy_over_tasks(runs).axes[0].get_lines()
+    assert [line.get_color() for line in drawn] == [figures.colour(number) for number in range(4)]
+    forgotten = figures.forgetting_by_task(runs).axes[0].get_lines()  # only two runs have more than one task
+    assert [line.get_color() for line in forgotten] == [figures.colour(0), figures.colour(1)]
+    for plotted in (figures.plotly_accuracy_over_tasks(runs), figures.plotly_forgetting_by_task(runs)):
+        assert all(trace.line.color == figures.colour(trace.meta["run"]) for trace in plotted.data)
+
+
+def test_runs_look_different_beyond_the_palette(tmp_path: Path) -> None:
+    lines = [figures.Line(number, "", (1,), (1.0,)) for number in range(24)]
+    assert len({(line.colour, line.dash) for line in lines}) == 24
+
+
+def test_lines_show_what_the_matrix_holds(runs: list[RunRecord]) -> None:
+    lines = {line.label: line for line in figures.accuracy_lines(runs)}
+    assert lines["First order"].x == (1, 2, 3)
+    assert lines["First order"].y == (90.0, 88.25, 86.5)
+    assert lines["Joint"].level and lines["Joint"].x == (1, 20) and set(lines["Joint"].y) == {70.0}
+    assert "Just begun" not in lines
+    assert [line.y for line in figures.forgetting_lines(runs)][1] == (3.0, 1.5)
+
+
+def test_axes_have_names_and_units(runs: list[RunRecord]) -> None:
+    accuracy, forgotten = figures.accuracy_over_tasks(runs).axes[0], figures.forgetting_by_task(runs).axes[0]
+    assert (accuracy.get_xlabel(), accuracy.get_ylabel()) == (
+        "tasks learned",
+        "accuracy on all classes seen (%)",
+    )
+    assert (forgotten.get_xlabel(), forgotten.get_ylabel()) == ("task", "forgetting (percentage points)")
+    heat = figures.accuracy_heatmap(runs[1])
+    assert [axes.get_ylabel() for axes in heat.axes] == ["after task", "accuracy (%)"]
+
+
+def test_figures_become_files(runs: list[RunRecord], tmp_path: Path) -> None:
+    some = [runs[1], runs[2], runs[4]]
+    paths = figures.save_figures(some, tmp_path / "figures")
+    names = {"accuracy-over-tasks", "forgetting-by-task", "matrix-1", "matrix-2"}
+    assert {path.name for path in paths} == {f"{name}.{form}" for name in names for form in ("png", "svg")}
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {path.name for path in paths}
+    assert all(path.read_bytes()[:4] == b"\x89PNG" for path in paths if path.suffix == ".png")
+    assert all("<svg" in path.read_text("utf-8") for path in paths if path.suffix == ".svg")
+
+
+def test_titles_with_dollars_and_underscores_are_drawn_as_they_are(tmp_path: Path) -> None:
+    run = RunRecord.read(write_run(tmp_path / "r", triangle(2), title="_cheap $5 $x^{"))
+    paths = figures.save_figures([run], tmp_path / "figures", ("svg",))
+    assert len(paths) == 3
+    (text,) = figures.accuracy_over_tasks([run]).legends[0].get_texts()
+    assert text.get_text() == "_cheap $5 $x^{"
+
+
+def test_a_run_without_a_matrix_has_no_heat_map(runs: list[RunRecord]) -> None:
+    for draw in (figures.accuracy_heatmap, figures.plotly_accuracy_heatmap):
+        with pytest.raises(ValueError, match="no task has been evaluated yet"):
+            draw(runs[4])
+
+
+# -- the page ------------------------------------------------------------------------------------------------
+
+
+class Parts(HTMLParser):
+    """What a browser would see: tags with their attributes, scripts, and the words outside them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.words: list[str] = []
+        self.inside = ""
+        self.feed(page)
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.inside == "script":
+            self.scripts[-1] += data
+        elif self.inside != "style":
+            self.words.append(data)
+
+    @property
+    def ids(self) -> list[str]:
+        return [attrs["id"] or "" for _, attrs in self.tags if "id" in attrs]
+
+
+def test_the_page_fetches_nothing(runs: list[RunRecord], tmp_path: Path) -> None:
+    page_text = page.write_report(runs, tmp_path / "report.html").read_text("utf-8")
+    parts = Parts(page_text)
+    assert not [tag for tag, _ in parts.tags if tag in ("link", "img", "iframe", "object", "embed", "base")]
+    links = [
+        value for _, attrs in parts.tags for name, value in attrs.items() if name in ("src", "href", "action")
+    ]
+    assert links == ["#metrics"]
+    (policy,) = [
+        attrs["content"] for _, attrs in parts.tags if attrs.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert policy and policy.startswith("default-src 'none';") and "http" not in policy
+    style = page_text[page_text.index("<style>") : page_text.index("</style>")]
+    assert "url(" not in style and "@import" not in style
+
+
+def test_the_page_has_a_place_for_every_figure_and_says_what_metrics_mean(runs: list[RunRecord]) -> None:
+    parts = Parts(page.render(runs, "All runs"))
+    drawn = json.loads(parts.scripts[1])
+    assert set(drawn) == {"accuracy", "forgetting", "matrix-0", "matrix-1", "matrix-2", "matrix-3"}
+    assert set(drawn) < set(parts.ids) and len(parts.ids) == len(set(parts.ids))
+    assert [trace["meta"]["run"] for trace in drawn["accuracy"]["data"]] == [0, 1, 2, 3]
+    for metric in ("all classes (%)", "forgetting before last (points)", "backward transfer (points)"):
+        assert metric in parts.text
+    assert "Lopez-Paz & Ranzato 2017, eq. 3" in parts.text
+    for word in ("67.20", "512 MiB", "queries: 4", "abc", "88.39"):
+        assert word in parts.text
+
+
+def test_the_page_marks_unfinished_runs(runs: list[RunRecord]) -> None:
+    parts = Parts(page.render(runs, "All runs"))
+    assert "First order unfinished: 3 of 20 tasks adapter: peft FO, head FO" in parts.text
+    assert "Just begun unfinished: 0 of 5 tasks" in parts.text
+    assert "ZO-FC unfinished" not in parts.text
+    assert parts.text.count("First order is unfinished: 3 of 20 tasks.") == 1
+
+
+def test_a_page_of_runs_that_have_nothing_to_show_yet(runs: list[RunRecord]) -> None:
+    parts = Parts(page.render(runs[4:], "Soon"))
+    assert parts.text.count("No task has been evaluated yet.") == 2
+    assert json.loads(parts.scripts[1]) == {}
+    parts = Parts(page.render(runs[3:4], "One task"))
+    assert "Forgetting is defined from the second task on" in parts.text
+    assert set(json.loads(parts.scripts[1])) == {"accuracy", "matrix-0"}
+
+
+def test_words_from_a_run_cannot_become_code(tmp_path: Path) -> None:
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    groups = [[evil, "owl & ‘mouse’"], ["\u2028", '"quoted"']]
+    folder = write_run(tmp_path / "<i>r", triangle(2), groups=groups, title=evil, name=evil)
+    (folder / "environment.json").write_text(json.dumps({"device_name": evil}))
+    parts = Parts(page.render(read_runs([folder]), f"About {evil}"))
+    assert len(parts.scripts) == 3  # plotly, the figures, ours
+    assert not [tag for tag, attrs in parts.tags if tag in ("img", "i") and "style" not in attrs]
+    assert not [name for _, attrs in parts.tags for name in attrs if name.startswith("on")]
+    assert evil in parts.text
+    cell = json.loads(parts.scripts[1])["matrix-0"]["data"][0]["text"][0][0]
+    assert "<" not in cell and "owl &amp; ‘mouse’" in cell  # plotly reads tags and entities in its words
+
+
+def test_the_page_is_written_whole_or_not_at_all(runs: list[RunRecord], tmp_path: Path) -> None:
+    target = tmp_path / "new" / "report.html"
+    assert page.write_report(runs[:1], target) == target
+    assert [path.name for path in target.parent.iterdir()] == ["report.html"]
+    (tmp_path / "new" / "folder").mkdir()
+    with pytest.raises(RunError, match="folder: the report cannot be written"):
+        page.write_report(runs[:1], tmp_path / "new" / "folder")
+    assert {path.name for path in target.parent.iterdir()} == {"report.html", "folder"}
+    with pytest.raises(RunError, match="no runs"):
+        page.write_report([], target)

@@ -1,7 +1,7 @@
 """The numbers the paper prints in its tables, and what its avg, last and fgt are called here.
 
-The words have two meanings there: the released trainer, whose numbers the tables hold, averages over time; the
-formulas of appendix A average over tasks. `metric_names` gives either.
+The words have two meanings there: the released trainer, whose numbers the tables hold, averages over time;
+the formulas of appendix A average over tasks. `metric_names` gives either.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def tables() -> dict[str, Table]:
 def printed(table: str, row: str, column: str) -> dict[str, float]:
     """What the paper prints in one cell: `printed("main", "zofc", "cifar100-inc5")["fgt"]` is 5.26."""
     rows = tables()[_known("table", table, tables())]["rows"]
-    columns = rows[_known(f"row of table '{table}'", row, rows)]
-    return dict(columns[_known(f"column of row '{row}' in table '{table}'", column, columns)])
+    columns = rows[_known(f"table '{table}': row", row, rows)]
+    return dict(columns[_known(f"table '{table}', row '{row}': column", column, columns)])
 
 
 def metric_names(definition: Definition = "printed") -> dict[str, str]:
@@ -53,5 +53,5 @@ def metric_names(definition: Definition = "printed") -> dict[str, str]:
 
 def _known(what: str, name: str, names: Iterable[str]) -> str:
     if name not in names:
-        raise RecipeError(f"the paper has no {what} '{name}'{nearest(name, names)}")
+        raise RecipeError(f"paper: {what} '{name}' is not printed{nearest(name, names)}")
     return name

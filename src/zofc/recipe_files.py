@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cache, reduce
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -138,6 +138,10 @@ for _kind, (_pattern, _first) in PLAIN.items():
     Reader.add_implicit_resolver(TAG + _kind, _pattern, _first)
 Writer.add_implicit_resolver(TAG + "float", PLAIN["float"][0], DIGITS)
 Writer.add_representer(tuple, lambda writer, items: writer.represent_sequence(TAG + "seq", items, True))
+Writer.add_representer(  # PyYAML loses unusual line breaks outside double quotes
+    str,
+    lambda writer, text: writer.represent_scalar(TAG + "str", text, None if text.isprintable() else '"'),
+)
 
 
 def write_yaml(values: dict[str, Any]) -> str:
@@ -307,6 +311,7 @@ class File:
             raise RecipeError(f"{self.label}: cannot be read ({error.strerror})") from error
 
 
+@cache
 def shipped() -> dict[str, Traversable]:
     """Every file under `recipes/` by its name, building blocks included."""
 

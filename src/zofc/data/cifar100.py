@@ -50,9 +50,9 @@ def _read(
                 "missing), so it was not opened. Delete it to download it again."
             ) from error
         raise DataError(
-            f"data.source: cifar100 is not in {root} and could not be downloaded ({error}). Put parquet shards or "
-            f"{CIFAR100.filename} (https://www.cs.toronto.edu/~kriz/cifar.html) there, or say where they are with "
-            "data.root."
+            f"data.source: cifar100 is not in {root} and could not be downloaded ({error}). Put parquet "
+            f"shards or {CIFAR100.filename} (https://www.cs.toronto.edu/~kriz/cifar.html) there, or say "
+            "where they are with data.root."
         ) from error
     labels = np.array(data.targets, np.int64)
     chosen = select_split(labels, split, per_class, options.seed)

@@ -1,14 +1,13 @@
 """The characters that `glyphs` draws: which look different from each other, and who may see which.
 
 The alphabet is committed (`glyph_alphabet.txt`), so that no version of FreeType can change what a class is;
-`python -m zofc.data.glyph_alphabet` prints it anew. It has two disjoint parts: the characters of the
+`python scripts/make_glyph_alphabet.py` chooses it anew. It has two disjoint parts: the characters of the
 benchmark, and those on which the embedded backbone is pre-trained. A character that resembles one of the
 benchmark's, or is one of them with an accent, is in neither.
 """
 
 from __future__ import annotations
 
-import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -63,6 +62,7 @@ FAMILIAR = (  # the benchmark's characters come from here: what people meet in p
     range(0x2200, 0x2230),  # mathematics
     range(0x2600, 0x2670),  # astronomy, cards, music
 )
+TWO_FORMS = {"ჯ"}  # different drawings in different faces
 BOXES = range(0x2500, 0x25A0)  # box drawing and blocks: fragments of lines and areas
 SPECIALS = 0xFFF0
 GRID, INNER, RASTER = 48, 42, 72  # a shape: its grid, the box it is fitted to, the type size it is drawn at
@@ -166,7 +166,9 @@ def distinct(characters: Sequence[str], apart: NDArray[np.float32]) -> list[int]
 
 def familiar(character: str) -> bool:
     """Whether it may be a class of the benchmark."""
-    named = unicodedata.category(character) in NAMED and not composed(character)
+    named = (
+        unicodedata.category(character) in NAMED and not composed(character) and character not in TWO_FORMS
+    )
     return named and any(ord(character) in block for block in FAMILIAR)
 
 
@@ -202,10 +204,5 @@ def alphabet() -> list[str]:
     texts, apart = [texts[index] for index in kept], apart[np.ix_(kept, kept)]
     benchmark, pretraining = split(texts, apart, BENCHMARK_SIZE)
     parts = dict.fromkeys(benchmark, "benchmark") | dict.fromkeys(pretraining, "pretraining")
-    header = "# Made by `python -m zofc.data.glyph_alphabet`: code point, part, name."
+    header = "# Made by scripts/make_glyph_alphabet.py: code point, part, name."
     return [header] + [f"U+{ord(texts[i]):04X}\t{parts[i]}\t{readable(texts[i])}" for i in sorted(parts)]
-
-
-if __name__ == "__main__":
-    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
-    print("\n".join(alphabet()))

@@ -120,14 +120,16 @@ def pattern(kind: str, rng: np.random.Generator) -> NDArray[np.float32]:
     if kind == "noise":
         cells = int(rng.integers(4, 17))
         return np.float32(2) * enlarged(rng.random((cells, cells), np.float32)) - np.float32(1)
-    angle, pitch, phase = rng.random(3).tolist()
-    along = AXIS[:, None] * np.float32(math.sin(math.tau * angle)) + AXIS * np.float32(
-        math.cos(math.tau * angle)
+    turn, pitch, phase = rng.random(3).tolist()
+    angle = math.tau * turn
+    along: NDArray[np.float32] = AXIS[:, None] * np.float32(math.sin(angle)) + AXIS * np.float32(
+        math.cos(angle)
     )
     if kind == "gradient":
-        return np.multiply(along, math.sqrt(2), dtype=np.float32)
+        return along * np.float32(math.sqrt(2))
     wave = np.abs((along * np.float32(3 + 7 * pitch) + np.float32(phase)) % np.float32(1) - np.float32(0.5))
-    return np.clip(24 * (wave - np.float32(0.25)), -1, 1)  # stripes
+    stripes: NDArray[np.float32] = np.clip(24 * (wave - np.float32(0.25)), -1, 1)
+    return stripes
 
 
 def tint(luminance: float, chroma: float, hue: float) -> NDArray[np.float32]:

@@ -1,8 +1,8 @@
 """ImageNet-R (Hendrycks et al., 2021): renditions of 200 ImageNet classes, 30,000 images.
 
-The published archive has no split, and the splits in use differ from code to code. We take the root's `train/`
-and `test/` folders, or its `train.txt` and `test.txt` (a relative path a line), else hold out 20 % of each class,
-a pure function of its sorted file names and the seed 1993, which `export_lists` writes down.
+The published archive has no split, and the splits in use differ from code to code. We take the root's
+`train/` and `test/` folders, or its `train.txt` and `test.txt` (a relative path a line), else hold out 20 %
+of each class, a pure function of its sorted file names and the seed 1993, which `export_lists` writes down.
 """
 
 from __future__ import annotations

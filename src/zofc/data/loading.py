@@ -1,7 +1,7 @@
 """Batches for training and testing, of images kept on the device or decoded one by one by worker processes.
 
-Batch k of an epoch is a pure function of the epoch's name and k: order and crops are drawn here, whichever way
-the pixels come, so a resumed run skips the batches it has seen at no cost.
+Batch k of an epoch is a pure function of the epoch's name and k: order and crops are drawn here, whichever
+way the pixels come, so a resumed run skips the batches it has seen at no cost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`parquet:PATH`: a file or a folder of `train-*.parquet` and `test-*.parquet` in the Hugging Face layout.
 
-That is an image column with encoded bytes and an integer label column; which is which, and the class names, stand
-in the schema's `huggingface` metadata. Labels are read first, so that only the chosen images are decoded.
+That is an image column with encoded bytes and an integer label column; which is which, and the class names,
+stand in the schema's `huggingface` metadata. Labels are read first, so only the chosen images are decoded.
 """
 
 from __future__ import annotations

@@ -82,8 +82,8 @@ def opened(data: bytes | Path, name: str) -> Iterator[Image.Image]:
     except Exception as error:  # on damaged files Pillow's plugins raise exceptions of every kind
         reason = "not an image of a known format" if isinstance(error, UnidentifiedImageError) else error
         raise DataError(
-            f"cannot read image {name}: {reason}. Replace or remove it, or set data.skip_broken=true to leave it "
-            "out."
+            f"cannot read image {name}: {reason}. Replace or remove it, or set data.skip_broken=true to "
+            "leave it out."
         ) from error
 
 

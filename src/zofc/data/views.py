@@ -74,10 +74,11 @@ def _centred(
 
 def normalise(pixels: Tensor, mean: Stat, std: Stat) -> Tensor:
     """Pixels 0…255 (n, 3, s, s) as model inputs: in [0, 1], then standardised if there are statistics."""
-    inputs = pixels.float() / 255
+    inputs = torch.empty(pixels.shape, dtype=torch.float32, device=pixels.device)  # contiguous
+    torch.div(pixels, 255, out=inputs)
     if mean is not None and std is not None:
         shift, spread = (torch.tensor(stat, device=inputs.device).view(-1, 1, 1) for stat in (mean, std))
-        inputs = (inputs - shift) / spread
+        inputs.sub_(shift).div_(spread)
     return inputs
 
 
@@ -164,8 +165,8 @@ KERNELS: dict[str, Callable[[Tensor], Tensor]] = {"bilinear": _triangle, "bicubi
 def resampling(start: Tensor, length: Tensor, extent: int, out: int, window: range, kernel: Filter) -> Tensor:
     """Pillow's weights for resizing `length` pixels from `start` on, both (n,), to `out` along one side.
 
-    Only the outputs in `window` are wanted. When shrinking, the kernel is as much wider (antialiasing); pixels
-    outside the box have no weight. The result is (n, window, extent).
+    Only the outputs in `window` are wanted. When shrinking, the kernel is as much wider (antialiasing);
+    pixels outside the box have no weight. The result is (n, window, extent).
     """
     device = start.device
     position = torch.arange(window.start, window.stop, device=device, dtype=torch.float32)

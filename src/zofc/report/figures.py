@@ -11,21 +11,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from zofc.metrics import AccuracyMatrix, all_classes_over_time, forgetting_by_group
 from zofc.report.runs import RunRecord, labels
 
-# Okabe & Ito's palette, which colour-blind readers tell apart, without its black and yellow: these vanish on a
-# dark or a white page.
+if TYPE_CHECKING:  # imported where it draws: tables and the page start without it
+    from matplotlib.figure import Figure
+
+# Okabe & Ito's palette, which colour-blind readers tell apart, without its black and yellow: those vanish on
+# a dark or a white page.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 DASHES = (("-", "solid"), ("--", "dash"), (":", "dot"), ("-.", "dashdot"))  # matplotlib, plotly
-MARKERS = (("o", "circle"), ("s", "square"), ("^", "triangle-up"), ("D", "diamond"), ("v", "triangle-down"))
+MARKERS = (("o", "circle"), ("s", "square"), ("D", "diamond"), ("X", "x"), ("P", "cross"))
 
 LEARNED = "tasks learned"
 SEEN = "accuracy on all classes seen (%)"
@@ -106,6 +106,8 @@ def forgetting_by_task(records: Sequence[RunRecord]) -> Figure:
 
 def accuracy_heatmap(record: RunRecord) -> Figure:
     """The accuracy matrix: a row after each task, a column for each task's classes."""
+    from matplotlib.figure import Figure
+
     matrix = record.matrix
     if matrix is None:
         raise ValueError(
@@ -158,14 +160,19 @@ def save_figures(
 
 
 def _draw(lines: Sequence[Line], x: str, y: str) -> Figure:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
     figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes: Axes = figure.subplots()
+    axes = figure.subplots()
     drawn = []
     for line in lines:
         values = [float("nan") if value is None else value for value in line.y]
         dash = "--" if line.level else line.dash[0]
         marker = "" if line.level else line.marker[0]
-        drawn += axes.plot(line.x, values, color=line.colour, linestyle=dash, marker=marker, markersize=4)
+        drawn += axes.plot(
+            line.x, values, color=line.colour, linestyle=dash, marker=marker, markersize=4, clip_on=False
+        )
     axes.set(xlabel=x, ylabel=y)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
@@ -208,14 +215,13 @@ def plotly_accuracy_heatmap(record: RunRecord) -> go.Figure:
     values = _square(matrix)
     rows, columns = len(values), len(values[0])
     after = ["joint"] if matrix.joint else [str(number) for number in range(1, rows + 1)]
-    few = columns <= 12
     heat = go.Heatmap(
         z=values,
         x=[str(number) for number in range(1, columns + 1)],
         y=after,
         text=[[_classes(matrix, j) for j in range(columns)] for _ in range(rows)],
         hovertemplate="after task %{y}, classes of task %{x}: %{z:.2f} %<br>%{text}<extra></extra>",
-        texttemplate="%{z:.0f}" if few else None,
+        texttemplate="%{z:.0f}" if columns <= 24 else None,
         hoverongaps=False,
         colorscale="Cividis",
         zmin=0,
@@ -253,7 +259,8 @@ def _plotly(lines: Sequence[Line], x: str, y: str, hover: str, yaxis: dict[str, 
             name=escape(line.label, quote=False),  # plotly reads tags in names
             mode="lines" if line.level else "lines+markers",
             line={"color": line.colour, "dash": "dash" if line.level else line.dash[1], "width": 2},
-            marker={"symbol": line.marker[1], "size": 7},
+            marker={"symbol": line.marker[1], "size": 8},
+            cliponaxis=False,
             hovertemplate=hover if not line.level else "all tasks at once: %{y:.2f} %",
             meta={"run": line.run},
         )

@@ -1,4 +1,4 @@
-"""One self-contained HTML page about any number of runs: it opens without a network and can be sent as a file."""
+"""One self-contained HTML page about any number of runs: it needs no network and can be sent as a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +79,12 @@ def render(records: Sequence[RunRecord], title: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    summary, compare = tables.summary(records), tables.compare(records)
     return environment.get_template("page.html.j2").render(
         title=title,
         sections=_sections(records),
-        summary=tables.summary(records),
-        compare=tables.compare(records),
+        summary=summary,
+        compare=replace(compare, warnings=tuple(w for w in compare.warnings if w not in summary.warnings)),
         differences=tables.differences(records),
         metrics=list(METRICS.values()),
         figures=_figures(records),

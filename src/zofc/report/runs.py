@@ -70,7 +70,7 @@ class RunRecord:
 
     @property
     def tasks_done(self) -> int:
-        return len(self.matrix.rows) if self.matrix else 0
+        return len(self.matrix.rows) if self.matrix else int(self._number("tasks") or 0)
 
     @property
     def tasks_total(self) -> int | None:

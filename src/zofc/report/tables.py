@@ -24,11 +24,15 @@ NONE = "—"
 SHOWN = ("all_classes", "final_average", "average_incremental", "forgetting", "last_task")
 
 PAPER_BACKBONE = "vit_base_patch16_224.augreg_in21k"
-PAPER_SOURCES = ("cifar100", "imagenet-r", "domainnet")
-# What each word printed in the paper's tables is among our metrics: its released trainer logs other
-# quantities under these words than its appendix A defines.
-PRINTED = {"avg": "average_incremental", "last": "all_classes", "fgt": "forgetting"}
-MARKS = {"avg": "¹", "last": "²", "fgt": "³"}
+MARKS = {"avg": "¹", "last": "²", "fgt": "³"}  # footnotes of the paper's words
+SLICES = {  # settings of the data that leave less, more or other than the paper's, and how to say so
+    "per_class": "only {} training images per class",
+    "test_per_class": "only {} test images per class",
+    "classes": "only {} classes",
+    "first": "{} classes in the first task",
+    "joint": "all classes in one task",
+    "then": "further data: {}",
+}
 
 
 # -- words ---------------------------------------------------------------------------------------------------
@@ -304,13 +308,13 @@ def _cautions(records: Sequence[RunRecord]) -> tuple[str, ...]:
 # -- the paper's numbers -------------------------------------------------------------------------------------
 
 
-def printed(record: RunRecord) -> dict[str, float]:
+def _printed(record: RunRecord) -> dict[str, float]:
     """The numbers the paper prints for what this recipe reproduces, under the paper's words; ZofcError if
     unknown."""
-    from zofc.paper import printed as look_up
+    from zofc.paper import printed
 
     paper = record.setting("paper")
-    return dict(look_up(paper["table"], paper["row"], paper["column"]))
+    return printed(str(paper["table"]), str(paper["row"]), str(paper["column"])) if paper else {}
 
 
 def unlike_paper(record: RunRecord) -> list[str]:
@@ -323,55 +327,50 @@ def unlike_paper(record: RunRecord) -> list[str]:
         found.append(f"backbone {backbone} instead of {PAPER_BACKBONE}")
     if record.setting("backbone.pretrained") is False:
         found.append("random backbone weights")
-    source = str(record.setting("data.source"))
-    if source not in PAPER_SOURCES:
-        found.append(f"data {source} instead of {', '.join(PAPER_SOURCES)}")
-    for key, words in (
-        ("per_class", "training images per class"),
-        ("test_per_class", "test images per class"),
-        ("classes", "classes"),
-    ):
+    split = f"{record.setting('data.source')}-inc{record.setting('data.increment')}"
+    column = str(record.setting("paper.column"))
+    if "-inc" in column and split != column:
+        found.append(f"data split {split} instead of {column}")
+    for key, words in SLICES.items():
         value = record.setting(f"data.{key}")
-        if value is not None:
-            found.append(f"only {value} {words}")
+        if value:
+            found.append(words.format(value))
     return found
 
 
 def _beside_paper(grid: Grid, records: Sequence[RunRecord]) -> Grid:
     """The comparison, with the paper's printed numbers and ours minus them below it."""
-    known: list[dict[str, float]] = []
+    from zofc.paper import metric_names
+
     warnings = list(grid.warnings)
+    known: list[dict[str, float]] = []
     for label, record in zip(labels(records), records, strict=True):
-        numbers: dict[str, float] = {}
-        if record.setting("paper"):
-            try:
-                numbers = printed(record)
-            except (ZofcError, LookupError) as error:
-                warnings.append(f"{label}: the paper's numbers were not found: {error}")
-            apart = unlike_paper(record)
-            if apart:
-                warnings.append(f"{label} is not in the paper's setting: {'; '.join(apart)}.")
-        known.append(numbers)
-    papers = [
-        record.setting("paper") or {} for record in records
-    ]  # the cells of a run without one stay empty
+        try:
+            known.append(_printed(record))
+        except ZofcError as error:
+            known.append({})
+            warnings.append(f"{label}: {error}.")
+        if record.setting("paper") and (apart := unlike_paper(record)):
+            warnings.append(f"{label} is not in the paper's setting: {'; '.join(apart)}.")
+    papers = [record.setting("paper") or {} for record in records]
     rows = [("reproduces", *(", ".join(map(str, paper.values())) for paper in papers))]
-    for word, mark in MARKS.items():
-        ours = [record.scores[PRINTED[word]] if record.finished else None for record in records]
+    for word, name in metric_names("printed").items():
+        ours = [record.scores[name] if record.finished else None for record in records]
         theirs = [numbers.get(word) for numbers in known]
-        apart_by = [None if a is None or b is None else a - b for a, b in zip(ours, theirs, strict=True)]
-        rows.append(
-            (f"paper's {word}{mark}", *(percent(n) if p else "" for p, n in zip(papers, theirs, strict=True)))
+        gaps = [None if a is None or b is None else a - b for a, b in zip(ours, theirs, strict=True)]
+        for heading, words in (("paper's", map(percent, theirs)), ("ours − paper's", map(signed, gaps))):
+            cells = (cell if paper else "" for cell, paper in zip(words, papers, strict=True))
+            rows.append((f"{heading} {word}{MARKS[word]}", *cells))
+    notes = (*grid.notes, *_footnotes(metric_names("printed"), metric_names("formal")))
+    return replace(grid, rows=(*grid.rows, *rows), notes=notes, warnings=tuple(warnings))
+
+
+def _footnotes(printed: Mapping[str, str], formal: Mapping[str, str]) -> Iterator[str]:
+    """Which of our metrics each of the paper's words stands for, in its tables and in its formulas."""
+    for word, name in printed.items():
+        other = (
+            ""
+            if formal[word] == name
+            else f"; its appendix A defines it as our {METRICS[formal[word]].label}"
         )
-        rows.append(
-            (
-                f"ours − paper's {word}{mark}",
-                *(signed(n) if p else "" for p, n in zip(papers, apart_by, strict=True)),
-            )
-        )
-    notes = tuple(
-        f"{mark} {word} as the paper's tables print it is our {METRICS[PRINTED[word]].label}"
-        + ("." if word == "fgt" else f"; the paper's appendix A defines it as our {formal}.")
-        for (word, mark), formal in zip(MARKS.items(), ("final average", "last task", ""), strict=True)
-    )
-    return replace(grid, rows=(*grid.rows, *rows), notes=(*grid.notes, *notes), warnings=tuple(warnings))
+        yield f"{MARKS[word]} {word} as the paper's tables print it is our {METRICS[name].label}{other}."

@@ -61,8 +61,8 @@ class Events:
     def __init__(self, listeners: Sequence[Listener] = ()) -> None:
         self.listeners = list(listeners)
 
-    def send(self, name: str, **fields: Any) -> None:
-        event = {"time": round(time.time(), 3), "event": name, **fields}
+    def send(self, kind: str, /, **fields: Any) -> None:
+        event = {"time": round(time.time(), 3), "event": kind, **fields}
         for listener in self.listeners:
             listener.event(event)
 

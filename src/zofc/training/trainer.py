@@ -110,7 +110,7 @@ class Trainer:
             "task_started",
             task=training.index,
             classes=[model.classes[i] for i in model.tasks[-1]],
-            images=len(training.loader),
+            images=len(training.loader.image_set),
             epochs=training.placement.epochs,
             steps=training.total_steps,
             step=0 if fresh else progress.epoch * training.steps_per_epoch + progress.step,

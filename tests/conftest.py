@@ -1,0 +1,76 @@
+"""A tiny random ViT as a weight file, small recipes on it, and where the real assets are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from timm.models.vision_transformer import VisionTransformer
+
+from zofc.model.backbone import Backbone, load_backbone
+from zofc.recipe import Backbone as BackboneRecipe
+from zofc.recipe import Recipe, load_recipe
+
+GEOMETRY = {"img_size": 16, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2}
+
+
+@pytest.fixture(autouse=True)
+def _few_threads() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ViT of 16 px, 5 tokens, width 24, depth 3, in fp16, with a classifier that must be ignored."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        vit = VisionTransformer(**GEOMETRY, num_classes=7)
+        state = {name: torch.randn_like(value) * 0.3 if value.dim() > 1 else value for name, value in vit.state_dict().items()}
+    path = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
+    metadata = {**{key: str(value) for key, value in GEOMETRY.items()}, "mean": "0.4,0.5,0.6", "std": "0.2,0.2,0.2"}
+    save_file({name: value.half() for name, value in state.items()}, path, metadata)
+    return path
+
+
+@pytest.fixture
+def tiny(tiny_weights: Path) -> Backbone:
+    return load_backbone(BackboneRecipe(name=str(tiny_weights)))
+
+
+@pytest.fixture(scope="session")
+def tiny_recipe(tiny_weights: Path) -> Callable[..., Recipe]:
+    """A quick recipe: `tiny_recipe("zofc/base", "data.increment=2", …)`."""
+
+    def make(name: str = "zofc/base", *overrides: str) -> Recipe:
+        small = [
+            f"backbone.name={tiny_weights}", "data.source=glyphs:clean", "data.classes=6", "data.increment=2",
+            "data.per_class=6", "data.test_per_class=4", "training.batch_size=8", "training.device=cpu",
+            "views.augment=crop-flip",
+        ]  # fmt: skip
+        recipe = load_recipe(name)
+        if "peft" in recipe.optimize:
+            small += ["peft.blocks=first 2", "optimize.peft.epochs=2"]
+        if "head" in recipe.optimize:
+            small += ["optimize.head.epochs=1"]
+        return load_recipe(name, [*small, *overrides])
+
+    return make
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(0).random((6, 3, 16, 16), dtype=np.float32))
+
+
+@pytest.fixture(scope="session")
+def assets() -> Path:
+    """Real weights and images, where ZOFC_DATA has them."""
+    root = Path(os.environ.get("ZOFC_DATA") or "absent")
+    if not (root / "cifar100").is_dir() or not (root / "backbones").is_dir():
+        pytest.skip("no real images and weights: set ZOFC_DATA to a folder with cifar100/*.parquet and backbones/*.safetensors")
+    return root

@@ -1,0 +1,289 @@
+"""Facts about the backbone, the walk through it, the adapter and the heads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+from timm.models.vision_transformer import VisionTransformer
+from torch.func import functional_call, vmap
+
+from zofc.errors import RecipeError, WeightsError
+from zofc.model import vit as walking
+from zofc.model.adapter import Adapter, parse_blocks
+from zofc.model.backbone import Backbone, load_backbone
+from zofc.model.heads import CosineHead, LinearHead
+from zofc.recipe import Backbone as BackboneRecipe
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def stirred(module: torch.nn.Module, seed: int = 1) -> torch.nn.Module:
+    """The module with every parameter moved away from its initial value."""
+    for value in module.parameters():
+        value.add_(0.3 * torch.randn(value.shape, generator=generator(seed), dtype=value.dtype))
+    return module
+
+
+def test_the_adapter_of_the_paper_has_42265_parameters_on_vit_b16() -> None:
+    with torch.device("meta"):
+        vit = timm.create_model("vit_base_patch16_224", num_classes=0)
+    assert (vit.num_features, len(vit.blocks)) == (768, 12)
+    adapter = Adapter(vit.num_features, parse_blocks("first 5", len(vit.blocks)), rank=5, scale=0.1, generator=generator())
+    assert sum(p.numel() for p in adapter.parameters()) == 42_265
+
+
+def test_a_fresh_adapter_leaves_the_features_of_the_plain_vit_unchanged_to_the_bit(tiny: Backbone, images: torch.Tensor) -> None:
+    adapter = Adapter(tiny.width, (0, 1, 2), rank=5, scale=0.1, generator=generator())
+    plain = tiny.vit(images)
+    assert torch.equal(tiny.leave(tiny.enter(images), adapter.inserts({})), plain)
+    assert torch.equal(tiny.features(images), plain)
+    moved = stirred(adapter)
+    assert not torch.allclose(tiny.leave(tiny.enter(images), moved.inserts({})), plain, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit3_small_patch16_224", "vit_base_patch16_rpn_224", "vit_small_patch14_reg4_dinov2"])
+def test_the_walk_is_the_models_own_forward_for_any_timm_vit(name: str) -> None:
+    """Class token, layer scale, mean pooling without a class token, register tokens: nothing is hard-coded."""
+    try:
+        backbone = load_backbone(BackboneRecipe(name=name, pretrained=False))
+    except WeightsError as refused:
+        assert "only timm's pre-norm Block" in str(refused)  # a block of another kind is refused, not walked wrongly
+        assert name == "vit_base_patch16_rpn_224"
+        return
+    x = torch.rand(2, 3, backbone.image_size, backbone.image_size, generator=generator())
+    assert torch.equal(backbone.features(x), backbone.vit(x))
+    assert backbone.features(x).shape == (2, backbone.width)
+
+
+def test_the_adapter_adds_its_formula_beside_the_mlp(tiny: Backbone, images: torch.Tensor) -> None:
+    """x + MLP(h) + 0.1 (W_up GELU(W_down h + b) + b'), h = LN2 x, written out by hand."""
+    adapter = stirred(Adapter(tiny.width, (1,), rank=5, scale=0.1, generator=generator()))
+    x = tiny.enter(images, stop=1)
+    block, w = tiny.vit.blocks[1], dict(adapter.blocks["1"].named_parameters())
+    after_attention = x + block.attn(block.norm1(x))
+    h = block.norm2(after_attention)
+    inner = torch.nn.functional.gelu(h @ w["down_weight"].T + w["down_bias"])
+    by_hand = after_attention + block.mlp(h) + 0.1 * (inner @ w["up_weight"].T + w["up_bias"])
+    walked = walking.walk(tiny.vit, x, adapter.inserts({}), 1, 2)
+    torch.testing.assert_close(walked, by_hand)
+
+
+def test_stacked_parameters_give_what_vmap_over_functional_call_gives(tiny: Backbone, images: torch.Tensor) -> None:
+    """A leading query axis on the adapter's parameters is the same as evaluating each query by itself."""
+    tiny.vit.double()
+    adapter = stirred(Adapter(tiny.width, (0, 2), rank=3, scale=0.1, generator=generator()).double())
+    x = images.double()
+    stacked = {
+        name: torch.stack([value + 0.1 * torch.randn(value.shape, generator=generator(q), dtype=value.dtype) for q in range(4)])
+        for name, value in adapter.named_parameters()
+    }
+
+    class Plain(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.adapter = adapter
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return tiny.leave(tokens, self.adapter.inserts({}))
+
+    named = {f"adapter.{name}": value for name, value in stacked.items()}
+    one_by_one = vmap(lambda p: functional_call(Plain(), p, (tiny.enter(x),)))(named)
+    together = tiny.leave(tiny.enter(x), adapter.inserts(stacked))
+    assert together.shape == (4, 6, tiny.width)
+    torch.testing.assert_close(together, one_by_one, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("spec", "blocks"),
+    [("all", (0, 1, 2, 3)), ("first 2", (0, 1)), ("last 3", (1, 2, 3)), ((3, 0), (0, 3))],
+)
+def test_blocks_can_be_chosen_in_words_or_by_number(spec: str | tuple[int, ...], blocks: tuple[int, ...]) -> None:
+    assert parse_blocks(spec, 4) == blocks
+
+
+@pytest.mark.parametrize("spec", ["first 5", "first 0", "middle", "first two", (), (1, 1), (4,), (-1,)])
+def test_impossible_blocks_are_refused(spec: str | tuple[int, ...]) -> None:
+    with pytest.raises(RecipeError, match=r"peft\.blocks"):
+        parse_blocks(spec, 4)
+
+
+def test_a_weight_file_is_loaded_in_fp32_without_its_classifier_and_with_its_own_mean_and_std(tiny_weights: Path) -> None:
+    backbone = load_backbone(BackboneRecipe(name=str(tiny_weights)))
+    stored = load_file(tiny_weights)
+    assert "head.weight" in stored and "head.weight" not in backbone.vit.state_dict()
+    assert stored["pos_embed"].dtype == torch.float16
+    assert torch.equal(backbone.vit.pos_embed, stored["pos_embed"].float())
+    assert (backbone.mean, backbone.std) == ((0.4, 0.5, 0.6), (0.2, 0.2, 0.2))
+    assert (backbone.image_size, backbone.tokens, backbone.width, backbone.depth) == (16, 5, 24, 3)
+    assert not any(p.requires_grad for p in backbone.vit.parameters()) and not backbone.vit.training
+
+
+def test_the_embedded_backbone_is_small_and_describes_itself() -> None:
+    backbone = load_backbone(BackboneRecipe())
+    assert 1e6 < backbone.parameters < 3e6
+    assert backbone.image_size == 64
+    path = Path(walking.__file__).parent / "weights" / "embedded.safetensors"
+    assert path.stat().st_size <= 6_000_000
+
+
+def test_weight_files_that_do_not_fit_are_refused_by_name(tiny_weights: Path, tmp_path: Path) -> None:
+    state = load_file(tiny_weights)
+    geometry = {"img_size": "16", "patch_size": "8", "embed_dim": "24", "depth": "3", "num_heads": "2"}
+    wrong = tmp_path / "wrong.safetensors"
+    save_file({**state, "pos_embed": torch.zeros(1, 9, 24)}, wrong, geometry)
+    with pytest.raises(WeightsError, match=r"wrong\.safetensors.*pos_embed is \(1, 9, 24\), expected \(1, 5, 24\)"):
+        load_backbone(BackboneRecipe(name=str(wrong)))
+    save_file({"a": torch.zeros(1)}, wrong, geometry)
+    with pytest.raises(WeightsError, match=r"is missing.* and \d+ more"):
+        load_backbone(BackboneRecipe(name=str(wrong)))
+    save_file(state, wrong)
+    with pytest.raises(WeightsError, match=r"does not state its geometry.*backbone\.architecture"):
+        load_backbone(BackboneRecipe(name=str(wrong)))
+    save_file(state, wrong, {**geometry, "depth": "three"})
+    with pytest.raises(WeightsError, match="metadata"):
+        load_backbone(BackboneRecipe(name=str(wrong)))
+    wrong.write_bytes(b"not safetensors at all")
+    with pytest.raises(WeightsError, match="not a readable safetensors file"):
+        load_backbone(BackboneRecipe(name=str(wrong)))
+    with pytest.raises(WeightsError, match="no weight file"):
+        load_backbone(BackboneRecipe(name=str(tmp_path / "absent.safetensors")))
+    with pytest.raises(WeightsError, match=r"backbone\.checksum: .* has sha256"):
+        load_backbone(BackboneRecipe(name=str(tiny_weights), checksum="0" * 64))
+
+
+def test_published_npz_weights_are_read_and_pickles_in_them_are_not(tmp_path: Path) -> None:
+    """The layout of the original ViT release, as written by its authors' code, on a small architecture."""
+    name = "vit_tiny_patch16_224"
+    vit = timm.create_model(name, num_classes=0)
+    arrays = _published_npz(vit)
+    path = tmp_path / "vit.npz"
+    np.savez(path, **arrays)
+    backbone = load_backbone(BackboneRecipe(name=str(path), architecture=name))
+    for key, value in vit.state_dict().items():
+        torch.testing.assert_close(backbone.vit.state_dict()[key], value, msg=key)
+    with pytest.raises(WeightsError, match="does not fit vit_small_patch16_224"):
+        load_backbone(BackboneRecipe(name=str(path), architecture="vit_small_patch16_224"))
+    np.savez(path, other=np.zeros(3))
+    with pytest.raises(WeightsError, match="published npz layout"):
+        load_backbone(BackboneRecipe(name=str(path), architecture=name))
+    np.savez(path, **{"embedding/kernel": np.array([{"a": 1}], dtype=object)})
+    with pytest.raises(WeightsError):
+        load_backbone(BackboneRecipe(name=str(path), architecture=name))
+
+
+def _published_npz(vit: VisionTransformer) -> dict[str, np.ndarray]:
+    """A ViT's weights under the names and shapes of the published npz files."""
+    state = {key: value.numpy() for key, value in vit.state_dict().items()}
+    heads, width = vit.blocks[0].attn.num_heads, vit.embed_dim
+    size = width // heads
+    found = {
+        "embedding/kernel": state["patch_embed.proj.weight"].transpose(2, 3, 1, 0),
+        "embedding/bias": state["patch_embed.proj.bias"],
+        "cls": state["cls_token"],
+        "Transformer/posembed_input/pos_embedding": state["pos_embed"],
+        "Transformer/encoder_norm/scale": state["norm.weight"],
+        "Transformer/encoder_norm/bias": state["norm.bias"],
+    }
+    for i in range(len(vit.blocks)):
+        ours, theirs = f"blocks.{i}.", f"Transformer/encoderblock_{i}/"
+        attention = theirs + "MultiHeadDotProductAttention_1/"
+        for j, part in enumerate(("query", "key", "value")):
+            rows = slice(j * width, (j + 1) * width)
+            found[f"{attention}{part}/kernel"] = state[ours + "attn.qkv.weight"][rows].T.reshape(width, heads, size)
+            found[f"{attention}{part}/bias"] = state[ours + "attn.qkv.bias"][rows].reshape(heads, size)
+        found[attention + "out/kernel"] = state[ours + "attn.proj.weight"].T.reshape(heads, size, width)
+        found[attention + "out/bias"] = state[ours + "attn.proj.bias"]
+        for j, part in enumerate(("fc1", "fc2")):
+            found[f"{theirs}MlpBlock_3/Dense_{j}/kernel"] = state[f"{ours}mlp.{part}.weight"].T
+            found[f"{theirs}MlpBlock_3/Dense_{j}/bias"] = state[f"{ours}mlp.{part}.bias"]
+        for part, number in (("norm1", 0), ("norm2", 2)):
+            found[f"{theirs}LayerNorm_{number}/scale"] = state[f"{ours}{part}.weight"]
+            found[f"{theirs}LayerNorm_{number}/bias"] = state[f"{ours}{part}.bias"]
+    return found
+
+
+def test_unknown_names_are_answered_with_the_nearest(tiny_weights: Path) -> None:
+    with pytest.raises(RecipeError, match="did you mean 'vit_base_patch16_224'"):
+        load_backbone(BackboneRecipe(name="vit_base_patch16_225"))
+    with pytest.raises(RecipeError, match=r"backbone\.architecture.*did you mean 'vit_tiny_patch16_224'"):
+        load_backbone(BackboneRecipe(name=str(tiny_weights), architecture="vit_tiny_patch16_22"))
+
+
+def test_without_a_network_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*args: object, **kwargs: object) -> None:
+        raise OSError("connection refused")
+
+    monkeypatch.setattr(timm, "create_model", offline)
+    with pytest.raises(WeightsError, match=r"could not be fetched.*local \.safetensors.*backbone\.pretrained=false"):
+        load_backbone(BackboneRecipe(name="vit_tiny_patch16_224"))
+
+
+def test_random_backbones_are_the_same_for_the_same_seed_and_leave_torch_alone() -> None:
+    recipe = BackboneRecipe(name="vit_tiny_patch16_224", pretrained=False)
+    before = torch.random.get_rng_state()
+    a, b, c = (load_backbone(recipe, seed).vit.blocks[0].attn.qkv.weight for seed in (1, 1, 2))
+    assert torch.equal(a, b) and not torch.equal(a, c)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_model_with_other_blocks_is_refused() -> None:
+    with pytest.raises(WeightsError, match="not a timm VisionTransformer"):
+        walking.check_known(torch.nn.Linear(2, 2))
+    vit = VisionTransformer(img_size=16, patch_size=8, embed_dim=24, depth=1, num_heads=2, class_token=False, global_pool="map")
+    with pytest.raises(WeightsError, match="pool by attention"):
+        walking.check_known(vit)
+
+
+def test_heads_grow_without_touching_old_rows_and_start_as_specified() -> None:
+    for head, bound in ((CosineHead(64), 1 / 8), (LinearHead(64), (3 / 64) ** 0.5)):
+        head.grow(40, generator())
+        first = head.rows[0].clone()
+        head.grow(3, generator(1))
+        assert [tuple(rows.shape) for rows in head.rows] == [(40, 64), (3, 64)]
+        assert torch.equal(head.rows[0], first)
+        assert 0.95 * bound < head.rows[0].abs().max() <= bound
+        assert abs(float(head.rows[0].mean())) < 0.05 * bound
+
+
+def test_the_cosine_head_scores_scaled_cosines_and_the_linear_head_a_linear_map() -> None:
+    f = torch.randn(5, 8, generator=generator())
+    cosine, linear = CosineHead(8), LinearHead(8)
+    for head in (cosine, linear):
+        head.grow(2, generator(1))
+        head.grow(3, generator(2))
+    cosine.sigma.fill_(3.0)
+    linear.bias[1].copy_(torch.tensor([1.0, 2.0, 3.0]))
+    rows = torch.cat(list(cosine.rows))
+    expected = 3 * torch.nn.functional.cosine_similarity(f[:, None], rows[None], dim=-1)
+    torch.testing.assert_close(cosine.logits({}, f), expected)
+    torch.testing.assert_close(cosine.logits({}, f, [1]), expected[:, 2:])
+    bias = torch.tensor([0.0, 0, 1, 2, 3])
+    torch.testing.assert_close(linear.logits({}, f), f @ torch.cat(list(linear.rows)).T + bias)
+
+
+@pytest.mark.parametrize("kind", [CosineHead, LinearHead])
+def test_stacked_rows_score_each_query_by_itself(kind: type[CosineHead] | type[LinearHead]) -> None:
+    head = kind(8)
+    head.grow(3, generator())
+    names = head.moving_names([0])
+    own = dict(head.named_parameters())
+    queries = [{name: own[name] + torch.randn(own[name].shape, generator=generator(q)) for name in names} for q in range(4)]
+    stacked = {name: torch.stack([query[name] for query in queries]) for name in names}
+    shared, each = torch.randn(5, 8, generator=generator(9)), torch.randn(4, 5, 8, generator=generator(10))
+    for features in (shared, each):
+        alone = [head.logits(queries[q], features if features.dim() == 2 else features[q]) for q in range(4)]
+        torch.testing.assert_close(head.logits(stacked, features), torch.stack(alone))
+
+
+def test_loading_onto_a_backbone_of_a_real_file(assets: Path) -> None:
+    for name, width, depth, count in (("micro", 192, 6, 2.7e6), ("small", 384, 12, 21.4e6)):
+        backbone = load_backbone(BackboneRecipe(name=str(assets / "backbones" / f"vit_{name}_p8_64.safetensors")))
+        assert (backbone.width, backbone.depth, backbone.image_size, backbone.mean) == (width, depth, 64, (0.5, 0.5, 0.5))
+        assert backbone.parameters == pytest.approx(count, rel=0.02)

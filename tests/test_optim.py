@@ -1,0 +1,431 @@
+"""Facts about directions, the two-point estimator, movers and the step of Algorithm 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from zofc.errors import RecipeError
+from zofc.methods import get_method
+from zofc.methods.base import Method
+from zofc.model.backbone import Backbone
+from zofc.optim.directions import Directions
+from zofc.optim.estimators import Probe, get_estimator, two_point
+from zofc.optim.movers import Mover
+from zofc.optim.placement import Placement, combine
+from zofc.recipe import Group, Peft, Recipe
+
+LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
+RECIPE = Recipe(seed=3, peft=Peft(blocks="first 2", rank=4))
+ZEROTH = Group(order="zeroth", queries=4, epsilon=1e-3, clip=1.0, lr=0.01, epochs=20)
+FIRST = Group(order="first", lr=0.01, schedule="cosine", min_lr=1e-5, epochs=10)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A loss of one vector, evaluable at stacked points."""
+
+    f: Callable[[Tensor], Tensor]
+    share: float = 1.0
+
+    def losses(self, points: Mapping[str, Tensor], count: int) -> Tensor:
+        x = points["x"] if count > 1 else points["x"][None]
+        return torch.stack([self.f(row) for row in x])
+
+
+def probe(f: Callable[[Tensor], Tensor], x: Tensor, queries: int, chunk: int = 1, kind: str = "rademacher") -> Probe:
+    def parts() -> Iterable[Function]:
+        return [Function(f)]
+
+    return Probe(parts, {"x": x}, Directions(kind, 0), step=0, queries=queries, chunk=chunk)
+
+
+def make(backbone: Backbone, name: str = "adapter", dtype: torch.dtype = torch.float64, recipe: Recipe = RECIPE) -> Method:
+    """A method in its second task, away from its initial values."""
+    backbone.vit.to(dtype)
+    method = get_method(name)(backbone, recipe)
+    method.extend(range(2))
+    method.extend(range(2, 5))
+    g = torch.Generator().manual_seed(5)
+    for value in method.parameters():
+        value.add_(0.05 * torch.randn(value.shape, generator=g))
+    return method.to(dtype)
+
+
+def flat(tensors: Mapping[str, Tensor]) -> Tensor:
+    return torch.cat([tensors[name].flatten() for name in sorted(tensors)])
+
+
+# -- directions ------------------------------------------------------------------------------------------------------
+
+
+def test_directions_depend_only_on_seed_name_step_and_query() -> None:
+    like = {"a": torch.zeros(3, 5), "b": torch.zeros(7)}
+    for kind in ("rademacher", "gaussian"):
+        base = Directions(kind, 1, ("task", 0))
+        again = Directions(kind, 1, ("task", 0)).draw(4, 2, like)
+        assert all(torch.equal(again[n], base.draw(4, 2, like)[n]) for n in like)
+        assert again["a"].shape == (3, 5) and again["b"].shape == (7,)
+        for other in (base.draw(4, 3, like), base.draw(5, 2, like), Directions(kind, 2, ("task", 0)).draw(4, 2, like), Directions(kind, 1, ("task", 1)).draw(4, 2, like)):
+            assert not torch.equal(flat(other), flat(again))
+
+
+def test_directions_are_the_same_numbers_in_every_precision_and_however_the_tensors_are_cut() -> None:
+    d = Directions("rademacher", 1)
+    whole = d.draw(0, 0, {"x": torch.zeros(100)})["x"]
+    cut = d.draw(0, 0, {"a": torch.zeros(30), "b": torch.zeros(7, 10, dtype=torch.float64)})
+    assert torch.equal(whole, torch.cat([cut["a"], cut["b"].flatten().float()]))
+
+
+@settings(max_examples=30, deadline=None)
+@given(size=st.integers(1, 300), step=st.integers(0, 10**6), query=st.integers(0, 64))
+def test_rademacher_directions_are_signs(size: int, step: int, query: int) -> None:
+    values = Directions("rademacher", 7).draw(step, query, {"x": torch.zeros(size)})["x"]
+    assert set(values.tolist()) <= {-1.0, 1.0} and len(values) == size
+
+
+def test_directions_have_mean_zero_unit_variance_and_no_correlation() -> None:
+    for kind, fourth in (("rademacher", 1.0), ("gaussian", 3.0)):
+        x = torch.stack([Directions(kind, 7).draw(0, q, {"x": torch.zeros(20_000)})["x"] for q in range(4)]).double()
+        assert abs(float(x.mean())) < 0.02
+        assert abs(float((x**2).mean()) - 1) < 0.03
+        assert abs(float((x**4).mean()) - fourth) < 0.15
+        assert float((x @ x.T / 20_000 - torch.eye(4)).abs().max()) < 0.04
+
+
+def test_known_directions_stay_known() -> None:
+    """Journals of zeroth-order steps can only be replayed if directions never change between versions."""
+    signs = Directions("rademacher", 1993, ("task", 0, "peft")).draw(0, 0, {"x": torch.zeros(16)})["x"]
+    assert "".join("+" if s > 0 else "-" for s in signs.tolist()) == "----+++++--+-++-"
+
+
+# -- the two-point estimator -----------------------------------------------------------------------------------------
+
+
+def test_the_mean_of_spsa_converges_to_the_gradient_on_a_quadratic() -> None:
+    g = torch.Generator().manual_seed(0)
+    a = torch.randn(6, 6, generator=g, dtype=torch.float64)
+    h, b, x = a @ a.T, torch.randn(6, generator=g, dtype=torch.float64), torch.randn(6, generator=g, dtype=torch.float64)
+    gradient = h @ x + b
+    errors = []
+    for queries in (100, 10_000):
+        p = probe(lambda v: v @ h @ v / 2 + b @ v, x, queries, chunk=1000)
+        estimate = combine(p, two_point(p, 1e-3)[0])["x"]
+        errors.append(float((estimate - gradient).norm() / gradient.norm()))
+    assert errors[1] < 0.04
+    assert errors[1] < errors[0] / 4  # the error falls as 1/√Q: ten times is expected
+
+
+def test_the_central_difference_of_a_quadratic_is_exact_for_any_epsilon() -> None:
+    """c_q = ∇L·Δ_q: the even term cancels."""
+    x, b = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64), torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+    p = probe(lambda v: v @ v + b @ v, x, 5)
+    for epsilon in (1e-3, 1.0):
+        coefficients, _ = two_point(p, epsilon)
+        expected = torch.stack([(2 * x + b) @ p.direction(q)["x"] for q in range(5)])
+        torch.testing.assert_close(coefficients, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_on_a_line_one_query_is_exact() -> None:
+    x = torch.tensor([0.7], dtype=torch.float64)
+    p = probe(lambda v: 3 * v.sum(), x, 1)
+    assert float(combine(p, two_point(p, 1e-3)[0])["x"]) == pytest.approx(3.0, rel=1e-9)
+
+
+def test_unknown_estimators_are_answered_with_the_nearest() -> None:
+    with pytest.raises(RecipeError, match="did you mean 'spsa'"):
+        get_estimator("spa")
+
+
+def method_update(backbone: Backbone, dtype: torch.dtype, images: Tensor, **plan: object) -> Tensor:
+    """The clipped gradient estimate of one zeroth-order step on the adapter, as one vector in float64."""
+    method = make(backbone, dtype=dtype)
+    groups = {"peft": method.groups()["peft"]}
+    group = ZEROTH.model_copy(update={"momentum": 0.0, "lr": 1.0, "clip": 0.01, **plan})
+    before = flat(groups["peft"]).double()
+    Placement(method, groups, {"peft": group}, seed=3, task=1).step(images.to(dtype), LABELS % 3 + 2, 0, 0)
+    return flat(groups["peft"]).double() - before
+
+
+WAYS = [{"chunk": 8}, {"chunk": 3}, {"micro_batch": 2}, {"micro_batch": 4, "chunk": 8}]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("directions", ["rademacher", "gaussian"])
+def test_sequential_batched_and_micro_batched_updates_agree_in_float64(tiny: Backbone, images: Tensor, way: dict[str, int], directions: str) -> None:
+    plain = method_update(tiny, torch.float64, images, directions=directions)
+    other = method_update(tiny, torch.float64, images, directions=directions, **way)
+    assert float(plain.norm()) == pytest.approx(0.01)  # the clip was active
+    assert float((other - plain).norm() / plain.norm()) < 1e-9
+
+
+@pytest.mark.parametrize("way", [{}, *WAYS])
+def test_fp32_updates_point_where_the_float64_update_points(tiny: Backbone, images: Tensor, way: dict[str, int]) -> None:
+    exact = method_update(tiny, torch.float64, images)
+    single = method_update(tiny, torch.float32, images, **way)
+    assert float(torch.nn.functional.cosine_similarity(exact, single, dim=0)) >= 0.999
+
+
+def test_queries_leave_the_parameters_untouched_to_the_bit_and_keep_no_graph(tiny: Backbone, images: Tensor) -> None:
+    method = make(tiny, dtype=torch.float32)
+    before = {name: value.clone() for name, value in method.named_parameters()}
+    saved: list[Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        groups = {"peft": method.groups()["peft"]}
+        still = ZEROTH.model_copy(update={"lr": 0.0})
+        Placement(method, groups, {"peft": still}, seed=3, task=1).step(images, LABELS % 3 + 2, 0, 0)
+    assert not saved
+    for name, value in method.named_parameters():
+        assert torch.equal(value, before[name]) and value.grad is None and not value.requires_grad
+
+
+# -- movers ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_clip_is_one_norm_over_the_whole_set() -> None:
+    a, b = torch.zeros(3), torch.zeros(4)
+    mover = Mover({"a": a, "b": b}, Group(lr=1.0, momentum=0.0, clip=1.0))
+    mover.move({"a": torch.full((3,), 2.0), "b": torch.full((4,), -1.0)}, 0)
+    assert float(torch.cat([a, b]).norm()) == pytest.approx(1.0, rel=1e-6)
+    torch.testing.assert_close(a / b[:3], torch.full((3,), -2.0))
+    mover.move({"a": torch.full((3,), 0.1), "b": torch.zeros(4)}, 0)  # shorter than the clip: as it is
+    torch.testing.assert_close(a, torch.full((3,), -0.5 - 0.1))
+
+
+def test_a_zero_gradient_under_a_clip_moves_nothing() -> None:
+    a = torch.ones(3)
+    Mover({"a": a}, Group(lr=1.0, clip=1.0)).move({"a": torch.zeros(3)}, 0)
+    assert torch.equal(a, torch.ones(3))
+
+
+def test_schedules_run_over_the_groups_own_epochs() -> None:
+    cosine = Mover({"a": torch.zeros(1)}, Group(lr=0.01, schedule="cosine", min_lr=1e-5, epochs=10))
+    assert cosine.learning_rate(0) == 0.01
+    assert cosine.learning_rate(5) == pytest.approx((0.01 + 1e-5) / 2)
+    assert cosine.learning_rate(9) == pytest.approx(1e-5 + (0.01 - 1e-5) * (1 + math.cos(0.9 * math.pi)) / 2)
+    constant = Mover({"a": torch.zeros(1)}, Group(lr=0.01, schedule="constant", epochs=10))
+    assert {constant.learning_rate(e) for e in range(10)} == {0.01}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "sign"])
+def test_movers_are_the_torch_optimisers(optimizer: str) -> None:
+    start = torch.linspace(-1, 1, 5)
+    gradients = [torch.randn(5, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+    ours = start.clone()
+    mover = Mover({"a": ours}, Group(optimizer=optimizer, lr=0.1, momentum=0.9, weight_decay=0.01))
+    for g in gradients:
+        mover.move({"a": g}, 0)
+    theirs = torch.nn.Parameter(start.clone())
+    reference: torch.optim.Optimizer = {
+        "sgd": lambda: torch.optim.SGD([theirs], lr=0.1, momentum=0.9, weight_decay=0.01),
+        "sign": lambda: torch.optim.SGD([theirs], lr=0.1, momentum=0.9, weight_decay=0.01),
+        "adam": lambda: torch.optim.Adam([theirs], lr=0.1, weight_decay=0.01),
+        "adamw": lambda: torch.optim.AdamW([theirs], lr=0.1, weight_decay=0.01),
+    }[optimizer]()
+    for g in gradients:
+        theirs.grad = g.sign() if optimizer == "sign" else g
+        reference.step()
+    assert torch.equal(ours, theirs.detach())
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_movers_state_can_be_carried_to_another(optimizer: str) -> None:
+    g = [torch.randn(5, generator=torch.Generator().manual_seed(i)) for i in range(4)]
+    plan = Group(optimizer=optimizer, lr=0.1)
+    a = torch.zeros(5)
+    one = Mover({"a": a}, plan)
+    for part in g[:2]:
+        one.move({"a": part}, 0)
+    b = a.clone()
+    two = Mover({"a": b}, plan)
+    two.load_state({"a": {key: value.clone() for key, value in one.state()["a"].items()}})
+    for part in g[2:]:
+        one.move({"a": part}, 0)
+        two.move({"a": part}, 0)
+    assert torch.equal(a, b)
+
+
+# -- the placement ---------------------------------------------------------------------------------------------------
+
+
+def algorithm_1(backbone: Backbone, method: Method, images: Tensor, labels: Tensor, steps: int, clip: float) -> dict[str, Tensor]:
+    """The paper's Algorithm 1 with momentum, from the formula alone: the loss is written out for a plain ViT, the classifier's
+    gradient is taken by autograd of that loss, the adapter's by finite differences of it."""
+    vit = backbone.vit
+    own = {name: value.clone() for name, value in method.named_parameters()}
+    phi = [name for name in own if name.startswith("peft.")]
+    psi = ["head.rows.1", "head.sigma"]
+
+    def loss(p: Mapping[str, Tensor]) -> Tensor:
+        x = vit.patch_embed(images)
+        x = torch.cat([vit.cls_token.expand(len(x), -1, -1), x], 1) + vit.pos_embed
+        for i, block in enumerate(vit.blocks):
+            x = x + block.attn(block.norm1(x))
+            h = block.norm2(x)
+            y = block.mlp(h)
+            if i < 2:
+                w = {k: p[f"peft.blocks.{i}.{k}"] for k in ("down_weight", "down_bias", "up_weight", "up_bias")}
+                y = y + 0.1 * (torch.nn.functional.gelu(h @ w["down_weight"].T + w["down_bias"]) @ w["up_weight"].T + w["up_bias"])
+            x = x + y
+        f = vit.norm(x)[:, 0]
+        rows = torch.cat([p["head.rows.0"], p["head.rows.1"]])
+        cosines = (f / f.norm(dim=1, keepdim=True)) @ (rows / rows.norm(dim=1, keepdim=True)).T
+        logits = (p["head.sigma"] * cosines).masked_fill(torch.arange(5) < 2, -torch.inf)
+        return torch.nn.functional.cross_entropy(logits, labels)
+
+    velocity = {name: torch.zeros_like(own[name]) for name in phi + psi}
+    directions = Directions("rademacher", 3, ("task", 1, "peft"))
+    for step in range(steps):
+        leaves = {name: own[name].clone().requires_grad_() for name in psi}
+        gradients = torch.autograd.grad(loss({**own, **leaves}), list(leaves.values()))
+        for name, g in zip(psi, gradients, strict=True):
+            velocity[name] = 0.9 * velocity[name] + g
+            own[name] = own[name] - 0.01 * velocity[name]
+        estimate = {name: torch.zeros_like(own[name]) for name in phi}
+        for q in range(4):
+            delta = directions.draw(step, q, {name: own[name] for name in phi})
+            up = loss({**own, **{name: own[name] + 1e-3 * delta[name] for name in phi}})
+            down = loss({**own, **{name: own[name] - 1e-3 * delta[name] for name in phi}})
+            for name in phi:
+                estimate[name] += (up - down) / 2e-3 * delta[name] / 4
+        norm = torch.sqrt(sum((g**2).sum() for g in estimate.values()))
+        for name in phi:
+            velocity[name] = 0.9 * velocity[name] + estimate[name] * min(1.0, clip / float(norm))
+            own[name] = own[name] - 0.01 * velocity[name]
+    return own
+
+
+@pytest.mark.parametrize(("chunk", "clip"), [(1, 0.01), (8, 0.01), (1, 1.0)])
+def test_zofc_steps_equal_the_papers_algorithm_1_restated(tiny: Backbone, images: Tensor, chunk: int, clip: float) -> None:
+    method, x, labels = make(tiny), images.double(), LABELS % 3 + 2
+    expected = algorithm_1(tiny, method, x, labels, steps=3, clip=clip)
+    plans = {"peft": ZEROTH.model_copy(update={"chunk": chunk, "clip": clip}), "head": FIRST}
+    placement = Placement(method, method.groups(), plans, seed=3, task=1)
+    start = {name: value.clone() for name, value in method.named_parameters()}
+    for step in range(3):
+        placement.step(x, labels, 0, step)
+    for name, value in method.named_parameters():
+        moved = (expected[name] - start[name]).norm()
+        assert float((value - expected[name]).norm()) <= 1e-9 * float(moved), name
+    assert torch.equal(expected["head.rows.0"], start["head.rows.0"])
+
+
+PLACEMENTS = {
+    "first order": {"peft": FIRST, "head": FIRST},
+    "zeroth order": {"peft": ZEROTH, "head": ZEROTH},
+    "ZO-FC": {"peft": ZEROTH, "head": FIRST},
+    "swapped": {"peft": FIRST, "head": ZEROTH},
+}
+
+
+@pytest.mark.parametrize("kind", ["cosine", "linear"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("name", ["adapter", "classifier"])
+def test_only_the_declared_groups_move(tiny: Backbone, images: Tensor, name: str, placement: str, kind: str) -> None:
+    """After any kind of step, all else is what it was to the bit: the ViT, the rows of old classes."""
+    method = make(tiny, name, torch.float32, RECIPE.model_copy(update={"head": RECIPE.head.model_copy(update={"kind": kind})}))
+    groups = method.groups()
+    plans = {group: PLACEMENTS[placement][group].model_copy(update={"weight_decay": 0.1}) for group in groups}
+    everything = {**dict(method.named_parameters()), **{f"vit.{n}": v for n, v in tiny.vit.named_parameters()}}
+    before = {n: v.clone() for n, v in everything.items()}
+    moving = {n for group in groups.values() for n in group}
+    place = Placement(method, groups, plans, seed=3, task=1)
+    for step in range(2):
+        place.step(images, LABELS % 3 + 2, 0, step)
+    for n, value in everything.items():
+        assert torch.equal(value, before[n]) == (n not in moving), n
+    assert "head.rows.0" not in moving and not any("0" in n and n.startswith("head.bias") for n in moving)
+
+
+def test_the_head_stops_at_its_epochs_to_the_bit(tiny: Backbone, images: Tensor) -> None:
+    method = make(tiny, dtype=torch.float32)
+    plans = {"peft": ZEROTH.model_copy(update={"epochs": 4}), "head": FIRST.model_copy(update={"epochs": 2})}
+    placement = Placement(method, method.groups(), plans, seed=3, task=1)
+    assert placement.epochs == 4
+    seen = []
+    for epoch in range(4):
+        placement.step(images, LABELS % 3 + 2, epoch, epoch)
+        seen.append({name: value.clone() for name, value in method.named_parameters()})
+        assert ("head" in placement.learning_rates(epoch)) == (epoch < 2)
+    for name in ("head.rows.1", "head.sigma"):
+        assert not torch.equal(seen[0][name], seen[1][name])
+        assert torch.equal(seen[1][name], seen[2][name]) and torch.equal(seen[1][name], seen[3][name])
+    assert not torch.equal(seen[2]["peft.blocks.0.up_weight"], seen[3]["peft.blocks.0.up_weight"])
+
+
+@pytest.mark.parametrize("order", ["first", "zeroth"])
+def test_with_learning_rate_zero_on_the_adapter_it_is_classifier_training(tiny: Backbone, images: Tensor, order: str) -> None:
+    adapted, plain = get_method("adapter")(tiny, RECIPE), get_method("classifier")(tiny, RECIPE)
+    for method in (adapted, plain):
+        method.extend(range(3))
+    still = Group(order=order, lr=0.0, epochs=5, clip=1.0)
+    a = Placement(adapted, adapted.groups(), {"peft": still, "head": FIRST}, seed=3, task=0)
+    b = Placement(plain, plain.groups(), {"head": FIRST}, seed=3, task=0)
+    for step in range(4):
+        a.step(images, LABELS, 0, step)
+        b.step(images, LABELS, 0, step)
+    assert torch.equal(adapted.head.rows[0], plain.head.rows[0])
+    assert torch.equal(adapted.scores(images), plain.scores(images))
+
+
+def test_zeroth_order_groups_with_equal_settings_are_one_set(tiny: Backbone) -> None:
+    method = make(tiny)
+    same = Placement(method, method.groups(), {"peft": ZEROTH, "head": ZEROTH}, seed=3, task=1)
+    assert list(same.zeroth) == ["peft+head"]
+    assert set(same.zeroth["peft+head"].parameters) == {n for g in method.groups().values() for n in g}
+    apart = Placement(method, method.groups(), {"peft": ZEROTH, "head": ZEROTH.model_copy(update={"lr": 0.1})}, seed=3, task=1)
+    assert list(apart.zeroth) == ["peft", "head"]
+
+
+def test_a_classifier_step_keeps_no_activations_of_the_backbone(tiny: Backbone, images: Tensor) -> None:
+    """ZO-FC's first-order part back-propagates through the head alone: what autograd saves does not grow with depth."""
+    method = make(tiny, dtype=torch.float32)
+    saved: list[int] = []
+
+    def keep(t: Tensor) -> Tensor:
+        saved.append(t.numel())
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        plans = {"peft": ZEROTH, "head": FIRST}
+        Placement(method, method.groups(), plans, seed=3, task=1).step(images, LABELS % 3 + 2, 0, 0)
+    assert 0 < max(saved) <= len(images) * tiny.width
+
+
+def test_first_order_training_lowers_the_loss(tiny: Backbone, images: Tensor) -> None:
+    for name in ("adapter", "classifier"):
+        method = make(tiny, name, torch.float32)
+        plans = {group: FIRST.model_copy(update={"lr": 0.5}) for group in method.groups()}
+        placement = Placement(method, method.groups(), plans, seed=3, task=1)
+        losses = [placement.step(images, LABELS % 3 + 2, 0, step).loss for step in range(20)]
+        assert losses[-1] < 0.7 * losses[0]
+
+
+def test_step_reports_tell_the_loss_and_accuracy_before_the_step(tiny: Backbone, images: Tensor) -> None:
+    method = make(tiny, dtype=torch.float32)
+    labels = LABELS % 3 + 2
+    logits = method.head.logits({}, method.extract(images), [1])
+    expected = float(torch.nn.functional.cross_entropy(logits, labels - 2))
+    right = float((logits.argmax(1) + 2 == labels).float().mean())
+    for plan in (FIRST.model_copy(update={"lr": 0.0}), ZEROTH.model_copy(update={"lr": 0.0, "epsilon": 1e-5}), ZEROTH.model_copy(update={"lr": 0.0, "epsilon": 1e-5, "micro_batch": 4})):
+        report = Placement(method, {"peft": method.groups()["peft"]}, {"peft": plan}, seed=3, task=1).step(images, labels, 0, 0)
+        assert report.loss == pytest.approx(expected, rel=1e-4)
+        assert report.accuracy == pytest.approx(right)
+
+
+def test_numpy_is_not_asked_for_global_randomness(tiny: Backbone, images: Tensor) -> None:
+    np.random.seed(0)  # noqa: NPY002
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    torch_before = torch.random.get_rng_state()
+    method = make(tiny, dtype=torch.float32)
+    Placement(method, method.groups(), PLACEMENTS["ZO-FC"], seed=3, task=1).step(images, LABELS % 3 + 2, 0, 0)
+    assert np.array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+    assert torch.equal(torch_before, torch.random.get_rng_state())
