@@ -46,8 +46,9 @@ def import_drawing_alone() -> None:
 import_drawing_alone()
 
 from zofc.data.glyph_alphabet import Character, benchmark_characters, pretraining_characters  # noqa: E402
+from zofc.data.glyph_drawing import SIDE  # noqa: E402
 from zofc.data.glyph_styles import DEFAULT, STYLES, Style, style  # noqa: E402
-from zofc.data.glyphs import SIDE, draw_numbered  # noqa: E402
+from zofc.data.glyphs import draw_numbered  # noqa: E402
 
 BENCHMARK_SEED = 1993  # of the images and of the class order, as in the recipes
 BENCHMARK_STYLE = DEFAULT.partition("@")[0]

@@ -23,8 +23,9 @@ from zofc.data.glyph_alphabet import (
     pretraining_characters,
     readable,
 )
+from zofc.data.glyph_drawing import SIDE, stencil
 from zofc.data.glyph_styles import CLEAN, DEFAULT, STYLES, style
-from zofc.data.glyphs import SIDE, GlyphImages, draw_numbered, stencil
+from zofc.data.glyphs import GlyphImages, draw_numbered
 from zofc.data.source import Source, SourceOptions, open_source
 from zofc.errors import DataError
 
@@ -95,7 +96,7 @@ def test_look_alikes_of_other_scripts_and_cases_are_dropped() -> None:
 
 
 def test_the_committed_alphabet_is_the_one_its_rules_give() -> None:
-    # Only the characters before it decide about a plain one: the first, Latin, can be chosen without the rest.
+    # Only those before it decide about a plain character: the first, Latin, can be chosen without the rest.
     latin = [text for text in glyph_alphabet.candidates() if ord(text) < 0x250 and not composed(text)]
     anew = {latin[index] for index in distinct(latin, distances(latin))}
     committed = {c.text for c in benchmark_characters() + pretraining_characters() if c.text in latin}
@@ -159,7 +160,6 @@ def test_only_images_that_are_looked_at_are_drawn() -> None:
     array = task.images.array
     assert array is not None and np.array_equal(array[2], one)
     assert drawn(source) == len(task) == 12
-    assert task.images.size(0) == one.shape[:2] == (SIDE, SIDE)
 
 
 def test_an_image_is_named_by_style_split_character_and_number() -> None:

@@ -123,7 +123,7 @@ def test_an_unfinished_run_tells_how_far_it_came(runs: list[RunRecord]) -> None:
     assert runs[1].scores["last_task"] == 86.0  # so far
     assert runs[4].status == "unfinished: 0 of 5 tasks"
     assert set(runs[4].scores.values()) == {None}
-    assert runs[4].matrix is None and runs[4].peak_memory is None and runs[4].trainable == {}
+    assert runs[4].matrix is None and runs[4].peak_memory is None and runs[4].trainable is None
 
 
 def test_a_folder_with_nothing_but_a_recipe_is_a_run(tmp_path: Path) -> None:
@@ -232,6 +232,7 @@ def test_quantities_have_human_units() -> None:
         "3.00 GiB",
     ]
     assert [tables.duration(n) for n in (None, 2.34, 125, 7200)] == ["—", "2.3 s", "2.1 min", "2.0 h"]
+    assert (tables.parameters(None), tables.parameters({})) == ("—", "0")
     assert [tables.parameters({"a": n}) for n in (3840, 42265, 3_840_000)] == ["3,840", "42.3 k", "3.84 M"]
     assert (tables.signed(-1.234), tables.signed(0.5), tables.percent(-2.0)) == ("−1.23", "+0.50", "−2.00")
 
@@ -541,9 +542,10 @@ def test_the_page_is_written_whole_or_not_at_all(runs: list[RunRecord], tmp_path
     target = tmp_path / "new" / "report.html"
     assert page.write_report(runs[:1], target) == target
     assert [path.name for path in target.parent.iterdir()] == ["report.html"]
-    (tmp_path / "new" / "folder").mkdir()
-    with pytest.raises(RunError, match="folder: the report cannot be written"):
-        page.write_report(runs[:1], tmp_path / "new" / "folder")
-    assert {path.name for path in target.parent.iterdir()} == {"report.html", "folder"}
+    with pytest.raises(RunError, match="new: a folder, expected the name of the page"):
+        page.write_report(runs[:1], target.parent)
+    with pytest.raises(RunError, match=r"report\.html: the report cannot be written: "):
+        page.write_report(runs[:1], target / "report.html")
+    assert [path.name for path in target.parent.iterdir()] == ["report.html"]
     with pytest.raises(RunError, match="no runs"):
         page.write_report([], target)

@@ -145,6 +145,7 @@ def test_a_truncated_image_is_found_wherever_it_was_cut(kind: str, fraction: flo
     assert told == ["left out 1 image(s) that cannot be decoded: cut"]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 @given(st.sampled_from(sorted(FORMATS)), st.integers(0, 400), st.binary(min_size=1, max_size=30))
 def test_damage_of_any_kind_is_a_data_error_or_harmless(kind: str, at: int, garbage: bytes) -> None:
     data = encoded(0, kind)

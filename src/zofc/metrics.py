@@ -213,9 +213,7 @@ def final_average(matrix: AccuracyMatrix) -> float | None:
     return _mean(accuracy for accuracy in matrix.last_row if accuracy is not None)
 
 
-@metric(
-    "average incremental", "%", "Rebuffi et al. 2017 (iCaRL); what the paper's tables print as avg"
-)
+@metric("average incremental", "%", "Rebuffi et al. 2017 (iCaRL); what the paper's tables print as avg")
 def average_incremental(matrix: AccuracyMatrix) -> float | None:
     """Mean over time of the accuracy on all classes seen so far: (1/K) Σ_i T_i with
     T_i = Σ_{j≤i} n_j A[i, j] / Σ_{j≤i} n_j. Not defined for a joint run, which has no time."""
@@ -239,9 +237,7 @@ def forgetting(matrix: AccuracyMatrix) -> float | None:
     return _mean(drop for drop in forgetting_by_group(matrix) if drop is not None)
 
 
-@metric(
-    "forgetting before last", "points", "Chaudhry et al. 2018 (Riemannian Walk); as in continuum"
-)
+@metric("forgetting before last", "points", "Chaudhry et al. 2018 (Riemannian Walk); as in continuum")
 def forgetting_before_last(matrix: AccuracyMatrix) -> float | None:
     """As forgetting, the best accuracy being sought before the last task only (i ≤ K−1): negative where
     the last task made old ones better than ever."""

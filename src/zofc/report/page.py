@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,18 +51,17 @@ def write_report(
     if not records:
         raise RunError("no runs to report on")
     path = Path(path)
+    if path.is_dir():
+        raise RunError(f"{path}: a folder, expected the name of the page to write")
     content = render(records, title)
+    part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(content)
-            Path(part).chmod(0o644)
-            Path(part).replace(path)
-        except BaseException:
-            Path(part).unlink(missing_ok=True)
-            raise
+            part.write_text(content, encoding="utf-8", errors="replace")  # a path may hold any bytes
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
     except OSError as error:
         raise RunError(f"{path}: the report cannot be written: {error.strerror}") from error
     return path
@@ -109,7 +106,7 @@ def _sections(records: Sequence[RunRecord]) -> list[Section]:
                     Bar(tables.memory(size), 100 * size / memory if size and memory else None),
                     Bar("—" if overall is None else f"{overall:.2f} %", overall),
                 ),
-                matrix=tables.show(record),
+                matrix=replace(tables.show(record), warnings=()),  # these stand below the summary
                 figure=f"matrix-{number}" if record.matrix else None,
                 recipe=yaml.safe_dump(dict(record.recipe), sort_keys=False, allow_unicode=True),
                 environment={key: str(value) for key, value in flat(record.environment).items()},

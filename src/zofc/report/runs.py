@@ -102,10 +102,10 @@ class RunRecord:
         return self._number("seconds.train")
 
     @property
-    def trainable(self) -> dict[str, int]:
-        """Trainable parameters per group, in the last task."""
+    def trainable(self) -> dict[str, int] | None:
+        """Trainable parameters per group, in the last task; None before the first is done."""
         found = self.metrics.get("trainable_parameters")
-        return {str(group): int(n) for group, n in found.items()} if isinstance(found, Mapping) else {}
+        return {str(group): int(n) for group, n in found.items()} if isinstance(found, Mapping) else None
 
     def _number(self, key: str) -> float | None:
         value = at(self.metrics, key)

@@ -65,9 +65,9 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
-def parameters(groups: Mapping[str, int]) -> str:
+def parameters(groups: Mapping[str, int] | None) -> str:
     """The number of trainable parameters, all groups together."""
-    if not groups:
+    if groups is None:
         return NONE
     total = sum(groups.values())
     if total < 10_000:
@@ -281,8 +281,8 @@ def _heading(name: str) -> str:
     return f"{METRICS[name].label} ({METRICS[name].unit})"
 
 
-def _by_group(groups: Mapping[str, int]) -> str:
-    return ", ".join(f"{group} {count:,}" for group, count in groups.items()) or NONE
+def _by_group(groups: Mapping[str, int] | None) -> str:
+    return NONE if groups is None else ", ".join(f"{group} {n:,}" for group, n in groups.items()) or "0"
 
 
 def _setting(value: Any) -> str:

@@ -119,6 +119,7 @@ class Trainer:
             training.begin()
         else:
             training.resume(progress.epoch, progress.step, progress.meter)
+            training.peak_memory = progress.peak_memory[training.index]
             training.placement.load_state(optimizers)
         started, steps = progress.train_seconds, progress.steps
         for seconds in training.run():
@@ -132,7 +133,7 @@ class Trainer:
         clock = time.perf_counter()
         training.end()
         progress.train_seconds += time.perf_counter() - clock
-        progress.peak_memory = [*progress.peak_memory[: training.index], training.peak_memory]
+        self._note_memory(training)
         events.send(
             "task_trained",
             task=training.index,
@@ -140,6 +141,11 @@ class Trainer:
             steps=progress.steps - steps,
             peak_memory=training.peak_memory,
         )
+
+    def _note_memory(self, training: TaskTraining) -> None:
+        before = self.progress.peak_memory[: training.index]
+        missing = [0] * (training.index - len(before))  # tasks learned without a measurement
+        self.progress.peak_memory = [*before, *missing, training.peak_memory]
 
     def _stop(self, events: Events) -> NoReturn:
         events.send("interrupted", task=self.progress.done, epoch=self.progress.epoch, step=self.progress.step)
@@ -184,6 +190,7 @@ class Trainer:
             progress.meter = {}
         else:
             progress.epoch, progress.step, progress.meter = training.epoch, training.step, vars(training.meter).copy()
+            self._note_memory(training)
             tensors, scalars = checkpoint.pack_optimizers(training.placement.state())
         tensors |= {f"method|{key}": value for key, value in model.method.state_dict().items()}
         checkpoint.save_checkpoint(self.folder.path, progress, tensors, scalars)
