@@ -212,6 +212,14 @@ def test_results_lost_between_checkpoint_and_writing_are_written_on_resume(tiny_
     assert train(folder) == before
 
 
+def test_a_half_written_event_is_dropped_before_more_are_appended(tiny_recipe: Make, tmp_path: Path) -> None:
+    folder = start_run(tiny_recipe("simplecil/base"), tmp_path)
+    (folder.path / "events.jsonl").write_text('{"event": "notice", "text": "whole"}\n{"event": "not')
+    train(folder)
+    events = [json.loads(line)["event"] for line in (folder.path / "events.jsonl").read_text().splitlines()]
+    assert events[:2] == ["notice", "run_started"]
+
+
 def test_two_processes_never_write_one_folder(tiny_recipe: Make, tmp_path: Path) -> None:
     folder = start_run(tiny_recipe("simplecil/base"), tmp_path)
     holder = subprocess.Popen(

@@ -40,6 +40,7 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         with speaking_of(path):
+            _drop_half_line(path)
             self.file = path.open("a", encoding="utf-8")
 
     def event(self, event: Event) -> None:
@@ -73,3 +74,11 @@ class Events:
     def close(self) -> None:
         for listener in self.listeners:
             listener.close()
+
+
+def _drop_half_line(path: Path) -> None:
+    """What a killed process left of its last line goes, so that every line is whole."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        file.truncate(file.read().rfind(b"\n") + 1)

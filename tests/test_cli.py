@@ -1,0 +1,178 @@
+"""Facts about the command line, as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from zofc import cli
+from zofc.recipe import Recipe, dump_recipe, load_recipe
+
+Make = Callable[..., Recipe]
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def zofc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
+    """Call the command in an empty folder; returns its exit code and all it printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["zofc", *words])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return call
+
+
+@pytest.fixture
+def recipe_file(tiny_recipe: Make, tmp_path: Path) -> Callable[..., str]:
+    def write(name: str, *overrides: str) -> str:
+        path = tmp_path / f"{name.replace('/', '-')}.yaml"
+        path.write_text(dump_recipe(tiny_recipe(name, *overrides)))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def finished(zofc: Run, recipe_file: Callable[..., str], tmp_path: Path) -> Path:
+    code, _ = zofc("run", recipe_file("zofc/base"), "--quiet")
+    assert code == 0
+    return next(path.parent for path in (tmp_path / "runs").glob("*/recipe.yaml"))
+
+
+def test_run_without_a_recipe_is_the_default_pair(zofc: Run, tiny_weights: Path, tmp_path: Path) -> None:
+    small = ["data.classes=4", "data.increment=2", "data.per_class=4", "data.test_per_class=2", "optimize.peft.epochs=1", "optimize.head.epochs=1"]
+    code, said = zofc("run", *small, f"backbone.name={tiny_weights}", "peft.blocks=all", "training.device=cpu")
+    assert code == 0, said
+    recipes = sorted((tmp_path / "runs").glob("*/recipe.yaml"))
+    orders = {load_recipe(str(path)).optimize["peft"].order for path in recipes}
+    assert len(recipes) == 2 and orders == {"first", "zeroth"}
+    assert (tmp_path / "runs" / "report.html").stat().st_size > 10_000
+    titles = [load_recipe(str(path)).title for path in recipes]
+    assert all(title and title in said for title in titles) and "report: runs/report.html" in said
+    code, said = zofc("run", *small, f"backbone.name={tiny_weights}", "peft.blocks=all", "training.device=cpu")
+    assert code == 0 and said.count("finished already") == 2
+
+
+def test_run_prints_the_resolved_recipe_and_does_nothing(zofc: Run, tmp_path: Path) -> None:
+    code, said = zofc("run", "zofc/cifar100-inc5", "optimize.peft.queries=8", "--print")
+    assert code == 0 and not (tmp_path / "runs").exists()
+    (tmp_path / "shown.yaml").write_text(said)
+    shown, meant = load_recipe(str(tmp_path / "shown.yaml")), load_recipe("zofc/cifar100-inc5", ["optimize.peft.queries=8"])
+    assert shown == meant
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["zofc/cifar100-inc6"], "zofc/cifar100-inc5"),
+        (["zofc/base", "optimize.peft.querys=3"], "optimize.peft.querys: unknown key; did you mean 'queries'"),
+        (["zofc/base", "optimize.peft.queries=0"], "optimize.peft.queries"),
+        (["zofc/base", "optimize.peft.epsilon=0"], "optimize.peft.epsilon"),
+        (["zofc/base", "optimize.pfet.lr=0.1"], "did you mean 'peft'"),
+        (["demo/zofc", "data.increment=500"], "data.increment"),
+        (["zofc/base", "data.source=folder:absent"], "absent"),
+        (["imagenet-r", "--resume", "nowhere"], "imagenet-r"),
+        (["--resume", "nowhere"], "not a run folder"),
+        (["--resume", "nowhere", "seed=1"], "keeps its recipe"),
+    ],
+)
+def test_mistakes_are_told_without_a_trace(zofc: Run, tmp_path: Path, words: list[str], expected: str) -> None:
+    code, said = zofc("run", *words)
+    assert code == 2 and expected in said and "Traceback" not in said
+
+
+def test_show_compare_report(zofc: Run, finished: Path, recipe_file: Callable[..., str], tmp_path: Path) -> None:
+    code, said = zofc("show", str(finished))
+    assert code == 0 and "after task" in said and "forgetting" in said.lower()
+    assert zofc("run", recipe_file("simplecil/base"), "-q")[0] == 0
+    code, said = zofc("compare", "runs", "--settings")
+    assert code == 0 and "simplecil" in said and "adapter" in said
+    code, said = zofc("compare", "runs", "--markdown")
+    assert code == 0 and said.count("|") > 10
+    code, said = zofc("report", "runs", "-o", "page.html")
+    assert code == 0 and (tmp_path / "page.html").exists()
+    code, said = zofc("show", "absent")
+    assert code == 2 and "not a run folder" in said
+
+
+def test_predict_names_classes_of_image_files(zofc: Run, finished: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (30, 20), "red").save(tmp_path / "a.png")
+    code, said = zofc("predict", str(finished), "a.png", "--top", "2")
+    assert code == 0 and said.startswith("a.png: ") and said.count("%") == 2
+    code, said = zofc("predict", str(finished), "a.png", "a.png", "--json")
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert len(lines) == 2 and lines[0]["image"] == "a.png" and len(lines[0]["classes"]) == 3
+    code, said = zofc("predict", str(finished), "b.png")
+    assert code == 2 and "b.png" in said
+
+
+def test_learn_then_evaluate(zofc: Run, finished: Path, tmp_path: Path) -> None:
+    for name, colour in (("fox", "red"), ("hare", "blue")):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(5):
+            Image.new("RGB", (20 + i, 20), colour).save(tmp_path / "photos" / name / f"{i}.png")
+    code, said = zofc("learn", str(finished), "folder:photos", "-o", "more")
+    assert code == 0 and "extended run: more" in said
+    code, said = zofc("evaluate", "more", "folder:photos", "-o", "result.json")
+    assert code == 0 and "all images" in said
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert set(result["per_class"]) == {"fox", "hare"} and sum(map(sum, result["confusion"])) == 10
+    code, said = zofc("learn", "more", "folder:photos")
+    assert code == 2 and "fox" in said
+
+
+@pytest.mark.parametrize(
+    ("what", "names"),
+    [
+        ("recipes", ["zofc/cifar100-inc5", "simplecil/domainnet-inc69"]),
+        ("methods", ["simplecil", "classifier", "adapter"]),
+        ("datasets", ["glyphs", "cifar100", "imagenet-r", "domainnet", "folder", "parquet"]),
+        ("backbones", ["embedded", "vit_base_patch16_224.augreg_in21k"]),
+    ],
+)
+def test_list_shows_what_there_is(zofc: Run, what: str, names: list[str]) -> None:
+    code, said = zofc("list", what)
+    assert code == 0 and all(name in said for name in names)
+    code, said = zofc("list", what, names[0])
+    assert code == 0 and names[0] in said and (names[-1] not in said or names[0] in names[-1])
+
+
+def test_list_of_something_else_is_refused(zofc: Run) -> None:
+    code, said = zofc("list", "recepes")
+    assert code == 2 and "did you mean 'recipes'" in said
+
+
+def test_version_and_help(zofc: Run) -> None:
+    import zofc as package
+
+    assert zofc("--version") == (0, package.__version__ + "\n")
+    code, said = zofc("run", "--help")
+    assert code == 0 and "--resume" in said
+
+
+def test_the_display_shows_a_live_line_in_a_terminal(tiny_recipe: Make, tmp_path: Path) -> None:
+    import io
+
+    from rich.console import Console
+
+    from zofc.training.progress import Display
+    from zofc.training.runs import start_run, train
+
+    screen = io.StringIO()
+    train(start_run(tiny_recipe("zofc/base"), tmp_path), [Display(Console(file=screen, force_terminal=True, width=120))])
+    text = screen.getvalue()
+    assert "task 1" in text and "steps/s" in text and "loss" in text and "learned" in text

@@ -1,0 +1,123 @@
+"""Facts about the Python API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import zofc
+from zofc.errors import DataError, RunError
+from zofc.recipe import Recipe
+from zofc.training.runs import extend_run, start_run, train
+
+Make = Callable[..., Recipe]
+
+
+def pictures(colour: int, count: int = 8, seed: int = 0) -> list[np.ndarray]:
+    """Noise with one strong colour channel: easy to tell apart."""
+    rng = np.random.default_rng(seed + 10 * colour)
+    found = []
+    for _ in range(count):
+        pixels = rng.integers(0, 90, (16, 16, 3)).astype(np.uint8)
+        pixels[:, :, colour] = rng.integers(180, 255)
+        found.append(pixels)
+    return found
+
+
+@pytest.fixture
+def learner(tiny_recipe: Make) -> zofc.Learner:
+    return zofc.Learner(tiny_recipe("adapter-fo/base", "training.workers=0", "optimize.head.epochs=20", "optimize.peft.epochs=20", "optimize.head.lr=0.1", "views.augment=none"))
+
+
+def test_classes_are_learned_task_by_task_and_predicted_among_all(learner: zofc.Learner) -> None:
+    learner.learn({"red": pictures(0), "green": [Image.fromarray(p) for p in pictures(1)]})
+    assert learner.classes == ("red", "green")
+    learner.learn({"blue": pictures(2)})
+    assert learner.classes == ("red", "green", "blue")
+    answers = learner.predict([*pictures(0, 2, seed=99), *pictures(2, 2, seed=99)], top=2)
+    assert [[one.name for one in best][:1] for best in answers] == [["red"], ["red"], ["blue"], ["blue"]]
+    assert all(len(best) == 2 and best[0].probability >= best[1].probability for best in answers)
+    assert sum(one.probability for one in learner.predict(pictures(0, 1), top=9)[0]) == pytest.approx(1)
+
+
+def test_a_saved_model_answers_the_same_to_the_bit_and_learns_on(learner: zofc.Learner, tmp_path: Path) -> None:
+    learner.learn({"red": pictures(0), "green": pictures(1)})
+    learner.save(tmp_path / "model")
+    loaded = zofc.load(tmp_path / "model")
+    x = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(loaded.model.scores(x), learner.model.scores(x))
+    for one in (learner, loaded):
+        one.learn({"blue": pictures(2), "cyan": pictures(1, seed=5)})
+    assert torch.equal(loaded.model.scores(x), learner.model.scores(x))
+
+
+def test_a_saved_model_can_be_extended_as_a_run(learner: zofc.Learner, tmp_path: Path) -> None:
+    learner.learn({"red": pictures(0), "green": pictures(1)})
+    learner.save(tmp_path / "model")
+    for name, colour in (("blue", 2), ("rot", 0)):
+        (tmp_path / "more" / name).mkdir(parents=True)
+        for i, pixels in enumerate(pictures(colour, 5, seed=7)):
+            Image.fromarray(pixels).save(tmp_path / "more" / name / f"{i}.png")
+    run = extend_run(tmp_path / "model", f"folder:{tmp_path / 'more'}", tmp_path / "extended")
+    metrics = train(run)
+    assert metrics["finished"] and metrics["tasks"] == 2 and metrics["last_task"] is not None
+    assert set(zofc.load(run.path).classes) == {"red", "green", "blue", "rot"}
+
+
+def test_evaluation_counts_every_image_in_the_confusion_matrix(learner: zofc.Learner, tmp_path: Path) -> None:
+    learner.learn({"red": pictures(0), "green": pictures(1), "blue": pictures(2)})
+    for name, colour in (("red", 0), ("blue", 2)):
+        (tmp_path / name).mkdir()
+        for i, pixels in enumerate(pictures(colour, 4, seed=50)):
+            Image.fromarray(pixels).save(tmp_path / name / f"{i}.png")
+    found = learner.evaluate(f"folder:{tmp_path}")
+    assert found.confusion.sum() == 8 and found.confusion.sum(1).tolist() == [4, 0, 4]
+    assert set(found.per_class) == {"red", "blue"}
+    assert found.accuracy == pytest.approx(100 * np.trace(found.confusion) / 8)
+    (tmp_path / "zebra").mkdir()
+    Image.fromarray(pictures(0, 1)[0]).save(tmp_path / "zebra" / "0.png")
+    with pytest.raises(DataError, match="never learned: zebra"):
+        learner.evaluate(f"folder:{tmp_path}")
+
+
+def test_mistakes_are_told(learner: zofc.Learner, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="nothing has been learned"):
+        learner.predict(pictures(0, 1))
+    with pytest.raises(DataError, match="no images for any class"):
+        learner.learn({})
+    with pytest.raises(DataError, match="no images for empty"):
+        learner.learn({"red": pictures(0), "empty": []})
+    learner.learn({"red": pictures(0), "green": pictures(1)})
+    with pytest.raises(DataError, match="already learned: red"):
+        learner.learn({"red": pictures(0), "blue": pictures(2)})
+    (tmp_path / "broken.png").write_bytes(b"not an image")
+    with pytest.raises(DataError, match=r"broken\.png"):
+        learner.predict([tmp_path / "broken.png"])
+    with pytest.raises(DataError, match="neither a PIL image"):
+        learner.predict([np.zeros((3, 3, 3, 3), np.uint8)])
+    with pytest.raises(RunError, match="not a run folder"):
+        zofc.load(tmp_path)
+
+
+def test_a_run_without_a_checkpoint_or_with_other_weights_is_not_loaded(tiny_recipe: Make, tmp_path: Path) -> None:
+    folder = start_run(tiny_recipe("simplecil/base"), tmp_path)
+    with pytest.raises(RunError, match="no checkpoint yet"):
+        zofc.load(folder.path)
+    train(folder)
+    assert len(zofc.load(folder.path, device="cpu").classes) == 6
+    environment = folder.read_json("environment.json")
+    environment["backbone"]["checksum"] = "other"
+    folder.write_json("environment.json", environment)
+    with pytest.raises(RunError, match="not those it was trained with"):
+        zofc.load(folder.path)
+
+
+def test_the_package_offers_its_public_names() -> None:
+    assert all(getattr(zofc, name) is not None for name in zofc.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        zofc.nothing  # noqa: B018
