@@ -69,10 +69,7 @@ class Portion:
     def draw(self) -> NDArray[np.uint8]:
         numbers = range(self.images)
         return np.stack(
-            [
-                draw_numbered(self.character, self.style, n, self.split, self.seed, self.others)
-                for n in numbers
-            ]
+            [draw_numbered(self.character, self.style, n, self.split, self.seed, self.others) for n in numbers]
         )
 
 
@@ -118,9 +115,7 @@ def augmented(images: Tensor) -> Tensor:
     return (moved * torch.exp(about(0.2, 1, 1, 1)) + about(0.15, 1, 1, 1) + about(0.1, 3, 1, 1)).clamp(-1, 1)
 
 
-def batches(
-    images: Tensor, labels: Tensor, size: int, order: torch.Generator
-) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(images: Tensor, labels: Tensor, size: int, order: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
     """One epoch; a last batch that is not full is left out, unless it is the only one."""
     shuffled = torch.randperm(len(labels), generator=order).to(images.device)
     for start in range(0, max(len(labels) - size + 1, 1), size):
@@ -209,9 +204,7 @@ def measure(
     return table
 
 
-def save(
-    vit: VisionTransformer, path: Path, options: argparse.Namespace, pretraining: str
-) -> dict[str, Tensor]:
+def save(vit: VisionTransformer, path: Path, options: argparse.Namespace, pretraining: str) -> dict[str, Tensor]:
     """Half-precision weights without the classifier, and what is needed to build and feed the ViT again."""
     state = {
         name: tensor.detach().half().cpu().contiguous()
@@ -236,12 +229,8 @@ def save(
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--out", type=Path, default=SOURCE / "zofc" / "model" / "weights" / "embedded.safetensors"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=SOURCE / "zofc" / "model" / "weights" / "embedded.safetensors")
     parser.add_argument("--seed", type=int, default=1993)
     parser.add_argument("--per-class", type=int, default=200, help="training images of each character")
     parser.add_argument("--characters", type=int, default=None, help="only the first so many, for a trial")
@@ -255,9 +244,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--depth", type=int, default=6)
     parser.add_argument("--heads", type=int, default=3)
     parser.add_argument("--drop-path", type=float, default=0.05)
-    parser.add_argument(
-        "--classes", type=int, nargs="+", default=[20, 100], help="of the benchmark, to measure on"
-    )
+    parser.add_argument("--classes", type=int, nargs="+", default=[20, 100], help="of the benchmark, to measure on")
     parser.add_argument("--shots", type=int, default=60, help="images behind a class mean")
     parser.add_argument("--test-per-class", type=int, default=20)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -293,9 +280,7 @@ def main() -> None:
         f"{options.epochs} epochs"
     )
     state = save(vit, options.out, options, pretraining)
-    vit.load_state_dict(
-        {name: tensor.float() for name, tensor in state.items()}, strict=False
-    )  # what others will load
+    vit.load_state_dict({name: tensor.float() for name, tensor in state.items()}, strict=False)  # what others will load
 
     held_out, answers = drawers.draw(characters, look, "test", options.seed, options.test_per_class, everyone)
     results: dict[str, Any] = {

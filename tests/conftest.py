@@ -45,9 +45,16 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         vit = VisionTransformer(**GEOMETRY, num_classes=7)
-        state = {name: torch.randn_like(value) * 0.3 if value.dim() > 1 else value for name, value in vit.state_dict().items()}
+        state = {
+            name: torch.randn_like(value) * 0.3 if value.dim() > 1 else value
+            for name, value in vit.state_dict().items()
+        }
     path = tmp_path_factory.mktemp("weights") / "tiny.safetensors"
-    metadata = {**{key: str(value) for key, value in GEOMETRY.items()}, "mean": "0.4,0.5,0.6", "std": "0.2,0.2,0.2"}
+    metadata = {
+        **{key: str(value) for key, value in GEOMETRY.items()},
+        "mean": "0.4,0.5,0.6",
+        "std": "0.2,0.2,0.2",
+    }
     save_file({name: value.half() for name, value in state.items()}, path, metadata)
     return path
 
@@ -87,5 +94,7 @@ def assets() -> Path:
     """Real weights and images, where ZOFC_DATA has them."""
     root = Path(os.environ.get("ZOFC_DATA") or "absent")
     if not (root / "cifar100").is_dir() or not (root / "backbones").is_dir():
-        pytest.skip("no real images and weights: set ZOFC_DATA to a folder with cifar100/*.parquet and backbones/*.safetensors")
+        pytest.skip(
+            "no real images and weights: set ZOFC_DATA to a folder with cifar100/*.parquet and backbones/*.safetensors"
+        )
     return root

@@ -54,7 +54,14 @@ def finished(zofc: Run, recipe_file: Callable[..., str], tmp_path: Path) -> Path
 
 
 def test_run_without_a_recipe_is_the_default_pair(zofc: Run, tiny_weights: Path, tmp_path: Path) -> None:
-    small = ["data.classes=4", "data.increment=2", "data.per_class=4", "data.test_per_class=2", "optimize.peft.epochs=1", "optimize.head.epochs=1"]
+    small = [
+        "data.classes=4",
+        "data.increment=2",
+        "data.per_class=4",
+        "data.test_per_class=2",
+        "optimize.peft.epochs=1",
+        "optimize.head.epochs=1",
+    ]
     code, said = zofc("run", *small, f"backbone.name={tiny_weights}", "peft.blocks=all", "training.device=cpu")
     assert code == 0, said
     recipes = sorted((tmp_path / "runs").glob("*/recipe.yaml"))
@@ -71,7 +78,10 @@ def test_run_prints_the_resolved_recipe_and_does_nothing(zofc: Run, tmp_path: Pa
     code, said = zofc("run", "zofc/cifar100-inc5", "optimize.peft.queries=8", "--print")
     assert code == 0 and not (tmp_path / "runs").exists()
     (tmp_path / "shown.yaml").write_text(said)
-    shown, meant = load_recipe(str(tmp_path / "shown.yaml")), load_recipe("zofc/cifar100-inc5", ["optimize.peft.queries=8"])
+    shown, meant = (
+        load_recipe(str(tmp_path / "shown.yaml")),
+        load_recipe("zofc/cifar100-inc5", ["optimize.peft.queries=8"]),
+    )
     assert shown == meant
 
 
@@ -79,7 +89,10 @@ def test_run_prints_the_resolved_recipe_and_does_nothing(zofc: Run, tmp_path: Pa
     ("words", "expected"),
     [
         (["zofc/cifar100-inc6"], "zofc/cifar100-inc5"),
-        (["zofc/base", "optimize.peft.querys=3"], "optimize.peft.querys: unknown key; did you mean 'queries'"),
+        (
+            ["zofc/base", "optimize.peft.querys=3"],
+            "optimize.peft.querys: unknown key; did you mean 'queries'",
+        ),
         (["zofc/base", "optimize.peft.queries=0"], "optimize.peft.queries"),
         (["zofc/base", "optimize.peft.epsilon=0"], "optimize.peft.epsilon"),
         (["zofc/base", "optimize.pfet.lr=0.1"], "did you mean 'peft'"),
@@ -106,7 +119,7 @@ def test_show_compare_report(zofc: Run, finished: Path, recipe_file: Callable[..
     code, said = zofc("report", "runs", "-o", "page.html")
     assert code == 0 and (tmp_path / "page.html").exists()
     code, said = zofc("show", "absent")
-    assert code == 2 and "not a run folder" in said
+    assert code == 2 and "absent: no such folder" in said
 
 
 def test_predict_names_classes_of_image_files(zofc: Run, finished: Path, tmp_path: Path) -> None:
@@ -173,6 +186,9 @@ def test_the_display_shows_a_live_line_in_a_terminal(tiny_recipe: Make, tmp_path
     from zofc.training.runs import start_run, train
 
     screen = io.StringIO()
-    train(start_run(tiny_recipe("zofc/base"), tmp_path), [Display(Console(file=screen, force_terminal=True, width=120))])
+    train(
+        start_run(tiny_recipe("zofc/base"), tmp_path),
+        [Display(Console(file=screen, force_terminal=True, width=120))],
+    )
     text = screen.getvalue()
     assert "task 1" in text and "steps/s" in text and "loss" in text and "learned" in text

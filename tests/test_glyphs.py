@@ -56,9 +56,7 @@ def drawn(source: Source) -> int:
 def test_there_are_a_hundred_classes_with_unique_readable_names() -> None:
     classes = small().classes
     assert len(classes) >= 100
-    assert len({name.partition(" ")[2] for name in classes}) == len(
-        classes
-    )  # even where a font lacks the character
+    assert len({name.partition(" ")[2] for name in classes}) == len(classes)  # even where a font lacks the character
     assert "Ω greek capital omega" in classes
 
 
@@ -83,9 +81,7 @@ def test_no_two_classes_look_alike() -> None:
 
 def test_no_pretraining_character_looks_like_one_of_the_benchmark() -> None:
     benchmark, pretraining = benchmark_characters(), pretraining_characters()
-    apart = distances(character.text for character in benchmark + pretraining)[
-        : len(benchmark), len(benchmark) :
-    ]
+    apart = distances(character.text for character in benchmark + pretraining)[: len(benchmark), len(benchmark) :]
     assert apart.min() > KIN - FREETYPE
 
 
@@ -168,9 +164,7 @@ def test_an_image_is_named_by_style_split_character_and_number() -> None:
 
 
 def test_the_checksum_tells_seeds_styles_and_sizes_apart() -> None:
-    checksums = [
-        small(a, **o).checksum for a, o in (("", {}), ("", {"seed": 7}), ("ink", {}), ("", {"per_class": 5}))
-    ]
+    checksums = [small(a, **o).checksum for a, o in (("", {}), ("", {"seed": 7}), ("ink", {}), ("", {"per_class": 5}))]
     assert small().checksum == checksums[0]
     assert len(set(checksums)) == len(checksums)
 
@@ -216,9 +210,7 @@ def test_glyphs_alone_opens_the_default_style() -> None:
 def test_a_face_is_the_default_style_in_one_face() -> None:
     assert style("DejaVuSerif").faces == (("DejaVuSerif", 1.0),)
     assert style("DejaVuSerif").size == style(DEFAULT).size
-    assert np.array_equal(
-        pictures(small("face=DejaVuSerif"), "train", 1), pictures(small("DejaVuSerif"), "train", 1)
-    )
+    assert np.array_equal(pictures(small("face=DejaVuSerif"), "train", 1), pictures(small("DejaVuSerif"), "train", 1))
 
 
 def test_each_domain_has_the_images_of_its_style() -> None:

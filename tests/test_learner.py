@@ -31,7 +31,16 @@ def pictures(colour: int, count: int = 8, seed: int = 0) -> list[np.ndarray]:
 
 @pytest.fixture
 def learner(tiny_recipe: Make) -> zofc.Learner:
-    return zofc.Learner(tiny_recipe("adapter-fo/base", "training.workers=0", "optimize.head.epochs=20", "optimize.peft.epochs=20", "optimize.head.lr=0.1", "views.augment=none"))
+    return zofc.Learner(
+        tiny_recipe(
+            "adapter-fo/base",
+            "training.workers=0",
+            "optimize.head.epochs=20",
+            "optimize.peft.epochs=20",
+            "optimize.head.lr=0.1",
+            "views.augment=none",
+        )
+    )
 
 
 def test_classes_are_learned_task_by_task_and_predicted_among_all(learner: zofc.Learner) -> None:

@@ -1,4 +1,4 @@
-"""Loading: batch k is the same whatever was skipped, however many workers there are, and whichever way it came."""
+"""Loading: batch k is the same whatever was skipped, with any number of workers, whichever way it came."""
 
 from __future__ import annotations
 

@@ -38,7 +38,9 @@ def parameters(groups: dict[str, dict[str, Tensor]]) -> dict[str, set[str]]:
 
 
 def test_the_methods_have_the_names_and_groups_that_recipes_use() -> None:
-    assert {name: cls.group_names for name, cls in METHODS.items() if name in ("simplecil", "classifier", "adapter")} == {
+    assert {
+        name: cls.group_names for name, cls in METHODS.items() if name in ("simplecil", "classifier", "adapter")
+    } == {
         "simplecil": (),
         "classifier": ("head",),
         "adapter": ("peft", "head"),
@@ -56,7 +58,9 @@ def test_simplecil_answers_with_the_cosine_to_class_means(tiny: Backbone, images
 
 
 @pytest.mark.parametrize("head", ["cosine", "linear"])
-def test_the_masked_loss_is_cross_entropy_with_old_logits_at_minus_infinity(tiny: Backbone, images: Tensor, head: str) -> None:
+def test_the_masked_loss_is_cross_entropy_with_old_logits_at_minus_infinity(
+    tiny: Backbone, images: Tensor, head: str
+) -> None:
     method = learner(tiny, recipe(head=head), 2, 3)
     labels = torch.tensor([2, 3, 4, 2, 3, 4])
     features = method.extract(images)
@@ -70,7 +74,9 @@ def test_without_the_mask_all_rows_are_in_the_loss_and_move(tiny: Backbone, imag
     method = learner(tiny, recipe(mask=False), 2, 3)
     labels = torch.tensor([2, 3, 4, 2, 3, 4])
     features = method.extract(images)
-    torch.testing.assert_close(method.loss({}, features, labels), F.cross_entropy(method.head.logits({}, features), labels))
+    torch.testing.assert_close(
+        method.loss({}, features, labels), F.cross_entropy(method.head.logits({}, features), labels)
+    )
     assert parameters(method.groups())["head"] == {"head.rows.0", "head.rows.1", "head.sigma"}
 
 

@@ -71,9 +71,7 @@ def test_a_joint_run_has_final_accuracies_and_no_time() -> None:
     assert metrics.all_classes(JOINT) == 67.5
     assert metrics.final_average(JOINT) == 70.0
     assert all(
-        value is None
-        for name, value in metrics.summary(JOINT).items()
-        if name not in ("all_classes", "final_average")
+        value is None for name, value in metrics.summary(JOINT).items() if name not in ("all_classes", "final_average")
     )
 
 
@@ -162,15 +160,11 @@ def test_only_the_ratio_of_counts_matters(matrix: AccuracyMatrix, factor: int) -
 
 
 @given(matrices(), st.randoms(use_true_random=False))
-def test_the_order_of_groups_within_the_last_row_does_not_matter(
-    matrix: AccuracyMatrix, random: object
-) -> None:
+def test_the_order_of_groups_within_the_last_row_does_not_matter(matrix: AccuracyMatrix, random: object) -> None:
     order = list(range(len(matrix.counts)))
     random.shuffle(order)  # type: ignore[attr-defined]
     last = AccuracyMatrix((matrix.last_row,), matrix.counts)
-    shuffled = AccuracyMatrix(
-        (tuple(matrix.last_row[j] for j in order),), tuple(matrix.counts[j] for j in order)
-    )
+    shuffled = AccuracyMatrix((tuple(matrix.last_row[j] for j in order),), tuple(matrix.counts[j] for j in order))
     assert close(metrics.all_classes(last), metrics.all_classes(shuffled))
     assert close(metrics.final_average(last), metrics.final_average(shuffled))
 

@@ -35,11 +35,15 @@ def test_the_adapter_of_the_paper_has_42265_parameters_on_vit_b16() -> None:
     with torch.device("meta"):
         vit = timm.create_model("vit_base_patch16_224", num_classes=0)
     assert (vit.num_features, len(vit.blocks)) == (768, 12)
-    adapter = Adapter(vit.num_features, parse_blocks("first 5", len(vit.blocks)), rank=5, scale=0.1, generator=generator())
+    adapter = Adapter(
+        vit.num_features, parse_blocks("first 5", len(vit.blocks)), rank=5, scale=0.1, generator=generator()
+    )
     assert sum(p.numel() for p in adapter.parameters()) == 42_265
 
 
-def test_a_fresh_adapter_leaves_the_features_of_the_plain_vit_unchanged_to_the_bit(tiny: Backbone, images: torch.Tensor) -> None:
+def test_a_fresh_adapter_leaves_the_features_of_the_plain_vit_unchanged_to_the_bit(
+    tiny: Backbone, images: torch.Tensor
+) -> None:
     adapter = Adapter(tiny.width, (0, 1, 2), rank=5, scale=0.1, generator=generator())
     plain = tiny.vit(images)
     assert torch.equal(tiny.leave(tiny.enter(images), adapter.inserts({})), plain)
@@ -48,7 +52,15 @@ def test_a_fresh_adapter_leaves_the_features_of_the_plain_vit_unchanged_to_the_b
     assert not torch.allclose(tiny.leave(tiny.enter(images), moved.inserts({})), plain, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit3_small_patch16_224", "vit_base_patch16_rpn_224", "vit_small_patch14_reg4_dinov2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vit_tiny_patch16_224",
+        "deit3_small_patch16_224",
+        "vit_base_patch16_rpn_224",
+        "vit_small_patch14_reg4_dinov2",
+    ],
+)
 def test_the_walk_is_the_models_own_forward_for_any_timm_vit(name: str) -> None:
     """Class token, layer scale, mean pooling without a class token, register tokens: nothing is hard-coded."""
     try:
@@ -81,7 +93,9 @@ def test_stacked_parameters_give_what_vmap_over_functional_call_gives(tiny: Back
     adapter = stirred(Adapter(tiny.width, (0, 2), rank=3, scale=0.1, generator=generator()).double())
     x = images.double()
     stacked = {
-        name: torch.stack([value + 0.1 * torch.randn(value.shape, generator=generator(q), dtype=value.dtype) for q in range(4)])
+        name: torch.stack(
+            [value + 0.1 * torch.randn(value.shape, generator=generator(q), dtype=value.dtype) for q in range(4)]
+        )
         for name, value in adapter.named_parameters()
     }
 
@@ -114,7 +128,9 @@ def test_impossible_blocks_are_refused(spec: str | tuple[int, ...]) -> None:
         parse_blocks(spec, 4)
 
 
-def test_a_weight_file_is_loaded_in_fp32_without_its_classifier_and_with_its_own_mean_and_std(tiny_weights: Path) -> None:
+def test_a_weight_file_is_loaded_in_fp32_without_its_classifier_and_with_its_own_mean_and_std(
+    tiny_weights: Path,
+) -> None:
     backbone = load_backbone(BackboneRecipe(name=str(tiny_weights)))
     stored = load_file(tiny_weights)
     assert "head.weight" in stored and "head.weight" not in backbone.vit.state_dict()
@@ -236,7 +252,9 @@ def test_random_backbones_are_the_same_for_the_same_seed_and_leave_torch_alone()
 def test_a_model_with_other_blocks_is_refused() -> None:
     with pytest.raises(WeightsError, match="not a timm VisionTransformer"):
         walking.check_known(torch.nn.Linear(2, 2))
-    vit = VisionTransformer(img_size=16, patch_size=8, embed_dim=24, depth=1, num_heads=2, class_token=False, global_pool="map")
+    vit = VisionTransformer(
+        img_size=16, patch_size=8, embed_dim=24, depth=1, num_heads=2, class_token=False, global_pool="map"
+    )
     with pytest.raises(WeightsError, match="pool by attention"):
         walking.check_known(vit)
 
@@ -274,7 +292,9 @@ def test_stacked_rows_score_each_query_by_itself(kind: type[CosineHead] | type[L
     head.grow(3, generator())
     names = head.moving_names([0])
     own = dict(head.named_parameters())
-    queries = [{name: own[name] + torch.randn(own[name].shape, generator=generator(q)) for name in names} for q in range(4)]
+    queries = [
+        {name: own[name] + torch.randn(own[name].shape, generator=generator(q)) for name in names} for q in range(4)
+    ]
     stacked = {name: torch.stack([query[name] for query in queries]) for name in names}
     shared, each = torch.randn(5, 8, generator=generator(9)), torch.randn(4, 5, 8, generator=generator(10))
     for features in (shared, each):
@@ -285,5 +305,10 @@ def test_stacked_rows_score_each_query_by_itself(kind: type[CosineHead] | type[L
 def test_loading_onto_a_backbone_of_a_real_file(assets: Path) -> None:
     for name, width, depth, count in (("micro", 192, 6, 2.7e6), ("small", 384, 12, 21.4e6)):
         backbone = load_backbone(BackboneRecipe(name=str(assets / "backbones" / f"vit_{name}_p8_64.safetensors")))
-        assert (backbone.width, backbone.depth, backbone.image_size, backbone.mean) == (width, depth, 64, (0.5, 0.5, 0.5))
+        assert (backbone.width, backbone.depth, backbone.image_size, backbone.mean) == (
+            width,
+            depth,
+            64,
+            (0.5, 0.5, 0.5),
+        )
         assert backbone.parameters == pytest.approx(count, rel=0.02)

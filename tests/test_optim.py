@@ -48,7 +48,9 @@ def probe(f: Callable[[Tensor], Tensor], x: Tensor, queries: int, chunk: int = 1
     return Probe(parts, {"x": x}, Directions(kind, 0), step=0, queries=queries, chunk=chunk)
 
 
-def make(backbone: Backbone, name: str = "adapter", dtype: torch.dtype = torch.float64, recipe: Recipe = RECIPE) -> Method:
+def make(
+    backbone: Backbone, name: str = "adapter", dtype: torch.dtype = torch.float64, recipe: Recipe = RECIPE
+) -> Method:
     """A method in its second task, away from its initial values."""
     backbone.vit.to(dtype)
     method = get_method(name)(backbone, recipe)
@@ -74,7 +76,12 @@ def test_directions_depend_only_on_seed_name_step_and_query() -> None:
         again = Directions(kind, 1, ("task", 0)).draw(4, 2, like)
         assert all(torch.equal(again[n], base.draw(4, 2, like)[n]) for n in like)
         assert again["a"].shape == (3, 5) and again["b"].shape == (7,)
-        for other in (base.draw(4, 3, like), base.draw(5, 2, like), Directions(kind, 2, ("task", 0)).draw(4, 2, like), Directions(kind, 1, ("task", 1)).draw(4, 2, like)):
+        for other in (
+            base.draw(4, 3, like),
+            base.draw(5, 2, like),
+            Directions(kind, 2, ("task", 0)).draw(4, 2, like),
+            Directions(kind, 1, ("task", 1)).draw(4, 2, like),
+        ):
             assert not torch.equal(flat(other), flat(again))
 
 
@@ -113,7 +120,11 @@ def test_known_directions_stay_known() -> None:
 def test_the_mean_of_spsa_converges_to_the_gradient_on_a_quadratic() -> None:
     g = torch.Generator().manual_seed(0)
     a = torch.randn(6, 6, generator=g, dtype=torch.float64)
-    h, b, x = a @ a.T, torch.randn(6, generator=g, dtype=torch.float64), torch.randn(6, generator=g, dtype=torch.float64)
+    h, b, x = (
+        a @ a.T,
+        torch.randn(6, generator=g, dtype=torch.float64),
+        torch.randn(6, generator=g, dtype=torch.float64),
+    )
     gradient = h @ x + b
     errors = []
     for queries in (100, 10_000):
@@ -126,7 +137,10 @@ def test_the_mean_of_spsa_converges_to_the_gradient_on_a_quadratic() -> None:
 
 def test_the_central_difference_of_a_quadratic_is_exact_for_any_epsilon() -> None:
     """c_q = ∇L·Δ_q: the even term cancels."""
-    x, b = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64), torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+    x, b = (
+        torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64),
+        torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64),
+    )
     p = probe(lambda v: v @ v + b @ v, x, 5)
     for epsilon in (1e-3, 1.0):
         coefficients, _ = two_point(p, epsilon)
@@ -160,7 +174,9 @@ WAYS = [{"chunk": 8}, {"chunk": 3}, {"micro_batch": 2}, {"micro_batch": 4, "chun
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("directions", ["rademacher", "gaussian"])
-def test_sequential_batched_and_micro_batched_updates_agree_in_float64(tiny: Backbone, images: Tensor, way: dict[str, int], directions: str) -> None:
+def test_sequential_batched_and_micro_batched_updates_agree_in_float64(
+    tiny: Backbone, images: Tensor, way: dict[str, int], directions: str
+) -> None:
     plain = method_update(tiny, torch.float64, images, directions=directions)
     other = method_update(tiny, torch.float64, images, directions=directions, **way)
     assert float(plain.norm()) == pytest.approx(0.01)  # the clip was active
@@ -168,7 +184,9 @@ def test_sequential_batched_and_micro_batched_updates_agree_in_float64(tiny: Bac
 
 
 @pytest.mark.parametrize("way", [{}, *WAYS])
-def test_fp32_updates_point_where_the_float64_update_points(tiny: Backbone, images: Tensor, way: dict[str, int]) -> None:
+def test_fp32_updates_point_where_the_float64_update_points(
+    tiny: Backbone, images: Tensor, way: dict[str, int]
+) -> None:
     exact = method_update(tiny, torch.float64, images)
     single = method_update(tiny, torch.float32, images, **way)
     assert float(torch.nn.functional.cosine_similarity(exact, single, dim=0)) >= 0.999
@@ -256,9 +274,11 @@ def test_a_movers_state_can_be_carried_to_another(optimizer: str) -> None:
 # -- the placement ---------------------------------------------------------------------------------------------------
 
 
-def algorithm_1(backbone: Backbone, method: Method, images: Tensor, labels: Tensor, steps: int, clip: float) -> dict[str, Tensor]:
-    """The paper's Algorithm 1 with momentum, from the formula alone: the loss is written out for a plain ViT, the classifier's
-    gradient is taken by autograd of that loss, the adapter's by finite differences of it."""
+def algorithm_1(
+    backbone: Backbone, method: Method, images: Tensor, labels: Tensor, steps: int, clip: float
+) -> dict[str, Tensor]:
+    """The paper's Algorithm 1 with momentum, from the formula alone: the loss is written out for a plain ViT, the
+    classifier's gradient is taken by autograd of that loss, the adapter's by finite differences of it."""
     vit = backbone.vit
     own = {name: value.clone() for name, value in method.named_parameters()}
     phi = [name for name in own if name.startswith("peft.")]
@@ -273,7 +293,9 @@ def algorithm_1(backbone: Backbone, method: Method, images: Tensor, labels: Tens
             y = block.mlp(h)
             if i < 2:
                 w = {k: p[f"peft.blocks.{i}.{k}"] for k in ("down_weight", "down_bias", "up_weight", "up_bias")}
-                y = y + 0.1 * (torch.nn.functional.gelu(h @ w["down_weight"].T + w["down_bias"]) @ w["up_weight"].T + w["up_bias"])
+                y = y + 0.1 * (
+                    torch.nn.functional.gelu(h @ w["down_weight"].T + w["down_bias"]) @ w["up_weight"].T + w["up_bias"]
+                )
             x = x + y
         f = vit.norm(x)[:, 0]
         rows = torch.cat([p["head.rows.0"], p["head.rows.1"]])
@@ -304,7 +326,9 @@ def algorithm_1(backbone: Backbone, method: Method, images: Tensor, labels: Tens
 
 
 @pytest.mark.parametrize(("chunk", "clip"), [(1, 0.01), (8, 0.01), (1, 1.0)])
-def test_zofc_steps_equal_the_papers_algorithm_1_restated(tiny: Backbone, images: Tensor, chunk: int, clip: float) -> None:
+def test_zofc_steps_equal_the_papers_algorithm_1_restated(
+    tiny: Backbone, images: Tensor, chunk: int, clip: float
+) -> None:
     method, x, labels = make(tiny), images.double(), LABELS % 3 + 2
     expected = algorithm_1(tiny, method, x, labels, steps=3, clip=clip)
     plans = {"peft": ZEROTH.model_copy(update={"chunk": chunk, "clip": clip}), "head": FIRST}
@@ -331,10 +355,18 @@ PLACEMENTS = {
 @pytest.mark.parametrize("name", ["adapter", "classifier"])
 def test_only_the_declared_groups_move(tiny: Backbone, images: Tensor, name: str, placement: str, kind: str) -> None:
     """After any kind of step, all else is what it was to the bit: the ViT, the rows of old classes."""
-    method = make(tiny, name, torch.float32, RECIPE.model_copy(update={"head": RECIPE.head.model_copy(update={"kind": kind})}))
+    method = make(
+        tiny,
+        name,
+        torch.float32,
+        RECIPE.model_copy(update={"head": RECIPE.head.model_copy(update={"kind": kind})}),
+    )
     groups = method.groups()
     plans = {group: PLACEMENTS[placement][group].model_copy(update={"weight_decay": 0.1}) for group in groups}
-    everything = {**dict(method.named_parameters()), **{f"vit.{n}": v for n, v in tiny.vit.named_parameters()}}
+    everything = {
+        **dict(method.named_parameters()),
+        **{f"vit.{n}": v for n, v in tiny.vit.named_parameters()},
+    }
     before = {n: v.clone() for n, v in everything.items()}
     moving = {n for group in groups.values() for n in group}
     place = Placement(method, groups, plans, seed=3, task=1)
@@ -362,7 +394,9 @@ def test_the_head_stops_at_its_epochs_to_the_bit(tiny: Backbone, images: Tensor)
 
 
 @pytest.mark.parametrize("order", ["first", "zeroth"])
-def test_with_learning_rate_zero_on_the_adapter_it_is_classifier_training(tiny: Backbone, images: Tensor, order: str) -> None:
+def test_with_learning_rate_zero_on_the_adapter_it_is_classifier_training(
+    tiny: Backbone, images: Tensor, order: str
+) -> None:
     adapted, plain = get_method("adapter")(tiny, RECIPE), get_method("classifier")(tiny, RECIPE)
     for method in (adapted, plain):
         method.extend(range(3))
@@ -381,7 +415,13 @@ def test_zeroth_order_groups_with_equal_settings_are_one_set(tiny: Backbone) -> 
     same = Placement(method, method.groups(), {"peft": ZEROTH, "head": ZEROTH}, seed=3, task=1)
     assert list(same.zeroth) == ["peft+head"]
     assert set(same.zeroth["peft+head"].parameters) == {n for g in method.groups().values() for n in g}
-    apart = Placement(method, method.groups(), {"peft": ZEROTH, "head": ZEROTH.model_copy(update={"lr": 0.1})}, seed=3, task=1)
+    apart = Placement(
+        method,
+        method.groups(),
+        {"peft": ZEROTH, "head": ZEROTH.model_copy(update={"lr": 0.1})},
+        seed=3,
+        task=1,
+    )
     assert list(apart.zeroth) == ["peft", "head"]
 
 
@@ -415,8 +455,14 @@ def test_step_reports_tell_the_loss_and_accuracy_before_the_step(tiny: Backbone,
     logits = method.head.logits({}, method.extract(images), [1])
     expected = float(torch.nn.functional.cross_entropy(logits, labels - 2))
     right = float((logits.argmax(1) + 2 == labels).float().mean())
-    for plan in (FIRST.model_copy(update={"lr": 0.0}), ZEROTH.model_copy(update={"lr": 0.0, "epsilon": 1e-5}), ZEROTH.model_copy(update={"lr": 0.0, "epsilon": 1e-5, "micro_batch": 4})):
-        report = Placement(method, {"peft": method.groups()["peft"]}, {"peft": plan}, seed=3, task=1).step(images, labels, 0, 0)
+    for plan in (
+        FIRST.model_copy(update={"lr": 0.0}),
+        ZEROTH.model_copy(update={"lr": 0.0, "epsilon": 1e-5}),
+        ZEROTH.model_copy(update={"lr": 0.0, "epsilon": 1e-5, "micro_batch": 4}),
+    ):
+        report = Placement(method, {"peft": method.groups()["peft"]}, {"peft": plan}, seed=3, task=1).step(
+            images, labels, 0, 0
+        )
         assert report.loss == pytest.approx(expected, rel=1e-4)
         assert report.accuracy == pytest.approx(right)
 

@@ -43,10 +43,7 @@ def test_costs_are_as_printed() -> None:
     assert printed("memory", "zofc", "batch48") == {"gigabytes": 0.70}
     assert printed("runtime", "zofc-q4", "batch48") == {"gigabytes": 0.70, "seconds": 59.36}
     assert printed("flops", "zofc-early-q4", "batch48")["backward_flops"] == 2.06e6
-    assert (
-        printed("flops", "zo-q1", "batch48")["total_flops"]
-        == printed("flops", "fo", "batch48")["total_flops"]
-    )
+    assert printed("flops", "zo-q1", "batch48")["total_flops"] == printed("flops", "fo", "batch48")["total_flops"]
 
 
 def test_every_table_is_whole() -> None:
@@ -80,10 +77,7 @@ def test_rows_that_appear_twice_agree() -> None:
         assert all(printed(table, row, column) == expected for table, row in again)
         for row in ("classifier-fo", "adapter-fo"):
             assert printed("classifiers", row, column) == printed("main", row, column)
-    assert (
-        printed("memory", "zofc", "batch48")["gigabytes"]
-        == printed("runtime", "zofc-q4", "batch48")["gigabytes"]
-    )
+    assert printed("memory", "zofc", "batch48")["gigabytes"] == printed("runtime", "zofc-q4", "batch48")["gigabytes"]
 
 
 def test_the_printed_last_is_not_that_of_the_last_task() -> None:

@@ -56,9 +56,7 @@ def test_an_empty_file_is_the_default_recipe(write: Write) -> None:
 
 
 def test_unknown_names_get_the_nearest_one() -> None:
-    assert "no recipe or file 'zofc/cifar10-inc5'; did you mean 'zofc/cifar100-inc5'?" in complaint(
-        "zofc/cifar10-inc5"
-    )
+    assert "no recipe or file 'zofc/cifar10-inc5'; did you mean 'zofc/cifar100-inc5'?" in complaint("zofc/cifar10-inc5")
     assert "the shipped recipe is called 'zofc/base'" in complaint("zofc/base.yaml")
     assert "`zofc list recipes`" in complaint("§§§")
 
@@ -111,17 +109,13 @@ def test_numbers_with_an_exponent_are_numbers(write: Write, text: str) -> None:
     assert load_recipe("zofc/base", [f"optimize.peft.lr={text}"]).optimize["peft"].lr == 1e-3
 
 
-@pytest.mark.parametrize(
-    "text", ["folder:my_images", "folder:a b: c #1", "yes", "*x", "!tag", "2024-05-01", "1:30"]
-)
+@pytest.mark.parametrize("text", ["folder:my_images", "folder:a b: c #1", "yes", "*x", "!tag", "2024-05-01", "1:30"])
 def test_overrides_that_are_not_numbers_stay_as_typed(text: str) -> None:
     assert load_recipe("zofc/base", [f"data.source={text}"]).data.source == text
 
 
 def test_quotes_and_brackets_on_the_command_line_are_yaml() -> None:
-    recipe = load_recipe(
-        "zofc/base", ["title='5'", "peft.blocks=[0, 5, 11]", "optimize.peft={lr: 1e-2, clip: null}"]
-    )
+    recipe = load_recipe("zofc/base", ["title='5'", "peft.blocks=[0, 5, 11]", "optimize.peft={lr: 1e-2, clip: null}"])
     assert (recipe.title, recipe.peft.blocks) == ("5", (0, 5, 11))
     assert (recipe.optimize["peft"].lr, recipe.optimize["peft"].clip) == (0.01, None)
 
@@ -206,18 +200,14 @@ def test_the_message_names_the_file_that_wrote_the_key(write: Write) -> None:
     first, second = complaint(path).splitlines()
     assert first == "base.yaml:4: data.increment: expected more than 0, got 0"
     assert second == "mine.yaml:3: data.per_class: expected more than 0, got 0"
-    assert complaint(path, "data.increment=3") == second, (
-        "an override that mends a key silences its complaint"
-    )
+    assert complaint(path, "data.increment=3") == second, "an override that mends a key silences its complaint"
     assert complaint(path, "data.per_class=3", "data.increment=-1").startswith("command line: data.increment")
 
 
 def test_all_problems_are_told_at_once(write: Write) -> None:
     path = write("mine.yaml", "extends: nowhere\nseed: x\nseed: 2\nfoo: 1\npreset: papr\n")
     lines = complaint(path, "data.increment=0", "nonsense").splitlines()
-    assert [line.split(": ")[0] for line in lines] == ["command line"] * 2 + [
-        f"mine.yaml:{n}" for n in (1, 2, 3, 4, 5)
-    ]
+    assert [line.split(": ")[0] for line in lines] == ["command line"] * 2 + [f"mine.yaml:{n}" for n in (1, 2, 3, 4, 5)]
 
 
 @pytest.mark.parametrize(

@@ -46,14 +46,10 @@ def write_run(
     folder.mkdir(parents=True)
     settings = {"optimize": {"peft": ZO, "head": FO}, **SHARED, **recipe}
     resolved = Recipe.model_validate(settings).model_dump(mode="json")
-    (folder / "recipe.yaml").write_text(
-        yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), "utf-8"
-    )
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True), "utf-8")
     (folder / "environment.json").write_text(json.dumps({"zofc": "0.1.0", "device": "cpu", "git": "abc"}))
     total = tasks or len(rows or [])
-    events: list[dict[str, Any]] = [
-        {"time": 1.0, "event": "run_started", "name": resolved["name"], "tasks": total}
-    ]
+    events: list[dict[str, Any]] = [{"time": 1.0, "event": "run_started", "name": resolved["name"], "tasks": total}]
     if rows:
         width = len(rows[-1])
         matrix = {
@@ -163,9 +159,7 @@ def test_a_half_written_last_event_is_left_out(runs: list[RunRecord]) -> None:
         ("recipe.yaml", "", "recipe.yaml should hold names and values, got nothing"),
     ],
 )
-def test_a_corrupt_file_is_named(
-    runs: list[RunRecord], file: str, content: str | bytes, message: str
-) -> None:
+def test_a_corrupt_file_is_named(runs: list[RunRecord], file: str, content: str | bytes, message: str) -> None:
     folder = runs[0].folder
     (folder / file).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(RunError) as caught:
@@ -215,9 +209,7 @@ def test_placement_is_said_in_words(runs: list[RunRecord], tmp_path: Path) -> No
     assert tables.placement(runs[3]) == "nothing trained"
     assert tables.method(runs[2]) == "adapter (joint)"
     forward = {"order": "zeroth", "queries": 8, "estimator": "forward"}
-    path = write_run(
-        tmp_path / "f", None, optimize={"peft": forward}, method={"mask": False, "prototypes": True}
-    )
+    path = write_run(tmp_path / "f", None, optimize={"peft": forward}, method={"mask": False, "prototypes": True})
     assert tables.placement(RunRecord.read(path)) == "peft ZO ×8 forward"
     assert tables.method(RunRecord.read(path)) == "adapter (old classes in the loss, prototypes)"
 
@@ -265,9 +257,7 @@ def test_the_summary_shows_quality_and_cost_of_every_run(runs: list[RunRecord]) 
     assert set(rows["Just begun"][1:]) == {"—"}
 
 
-def test_unfinished_runs_and_missing_test_images_are_pointed_out(
-    runs: list[RunRecord], tmp_path: Path
-) -> None:
+def test_unfinished_runs_and_missing_test_images_are_pointed_out(runs: list[RunRecord], tmp_path: Path) -> None:
     gone: list[list[float | None]] = [[90.0], [None, 80.0]]
     lost = RunRecord.read(write_run(tmp_path / "lost", gone, title="Lost"))
     assert tables.summary([*runs, lost]).warnings == (
@@ -335,9 +325,7 @@ PAPER = {"table": "main", "row": "zofc", "column": "cifar100-inc5"}
         ({"backbone": {"name": SHARED["backbone"]["name"], "pretrained": False}}, "random backbone weights"),
     ],
 )
-def test_a_run_outside_the_papers_setting_is_marked(
-    tmp_path: Path, change: Mapping[str, Any], warning: str
-) -> None:
+def test_a_run_outside_the_papers_setting_is_marked(tmp_path: Path, change: Mapping[str, Any], warning: str) -> None:
     run = RunRecord.read(write_run(tmp_path / "r", triangle(2), title="Mine", paper=PAPER, **change))
     (found,) = tables.compare([run]).warnings
     assert found.startswith("Mine is not in the paper's setting: ") and warning in found
@@ -482,13 +470,9 @@ def test_the_page_fetches_nothing(runs: list[RunRecord], tmp_path: Path) -> None
     page_text = page.write_report(runs, tmp_path / "report.html").read_text("utf-8")
     parts = Parts(page_text)
     assert not [tag for tag, _ in parts.tags if tag in ("link", "img", "iframe", "object", "embed", "base")]
-    links = [
-        value for _, attrs in parts.tags for name, value in attrs.items() if name in ("src", "href", "action")
-    ]
+    links = [value for _, attrs in parts.tags for name, value in attrs.items() if name in ("src", "href", "action")]
     assert links == ["#metrics"]
-    (policy,) = [
-        attrs["content"] for _, attrs in parts.tags if attrs.get("http-equiv") == "Content-Security-Policy"
-    ]
+    (policy,) = [attrs["content"] for _, attrs in parts.tags if attrs.get("http-equiv") == "Content-Security-Policy"]
     assert policy and policy.startswith("default-src 'none';") and "http" not in policy
     style = page_text[page_text.index("<style>") : page_text.index("</style>")]
     assert "url(" not in style and "@import" not in style

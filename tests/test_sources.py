@@ -100,6 +100,12 @@ def test_a_misspelt_source_is_answered_with_the_nearest() -> None:
         open_source("cifar10", SourceOptions())
 
 
+@pytest.mark.parametrize("name", ["cifar100", "imagenet-r"])
+def test_a_source_that_takes_no_argument_says_so(name: str) -> None:
+    with pytest.raises(DataError, match=f"{name} takes nothing after the colon, got 'mine'"):
+        open_source(f"{name}:mine", SourceOptions())
+
+
 # --- which images ---
 
 
@@ -222,9 +228,7 @@ def test_sets_of_different_kinds_join(tmp_path: Path) -> None:
     put_classes(tmp_path / "f", {"c": 2, "d": 2})
     put(tmp_path / "f" / "d" / "odd.png", size=(5, 9))
     whole = SourceOptions(test_fraction=0.0)
-    one, two = (
-        open_source(s, whole).train for s in (f"parquet:{tmp_path}/a.parquet", f"folder:{tmp_path}/f")
-    )
+    one, two = (open_source(s, whole).train for s in (f"parquet:{tmp_path}/a.parquet", f"folder:{tmp_path}/f"))
     both = join([one, two]).take(np.array([3, 8, 0]))
     assert both.labels.tolist() == [1, 1, 0]
     assert [both.images.load(i).size for i in range(3)] == [(12, 10), (5, 9), (12, 10)]
@@ -285,9 +289,7 @@ def test_other_files_are_ignored_with_one_notice_and_subfolders_are_searched(
     assert "ignored 3 file(s)" in notices[0]
 
 
-def test_a_relative_path_is_also_looked_for_under_zofc_data(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_is_also_looked_for_under_zofc_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_classes(tmp_path / "animals", {"cat": 2})
     monkeypatch.setenv("ZOFC_DATA", str(tmp_path))
     assert open_source("folder:animals", SourceOptions()).classes == ("cat",)
@@ -321,9 +323,7 @@ def _file(root: Path) -> None:
         (lambda root: put_classes(root, {"cat": 3, "dog": 1}), r"class 'dog' has 1 image.* at least 2"),
     ],
 )
-def test_a_folder_that_cannot_be_used_is_told_why(
-    tmp_path: Path, make: Callable[[Path], Any], message: str
-) -> None:
+def test_a_folder_that_cannot_be_used_is_told_why(tmp_path: Path, make: Callable[[Path], Any], message: str) -> None:
     root = tmp_path / "data"
     root.mkdir()
     make(root)
@@ -361,9 +361,7 @@ def put_cifar(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("where", ["root", "ZOFC_DATA", "cache"])
-def test_cifar100_in_torchvision_layout_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
+def test_cifar100_in_torchvision_layout_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     data = {"root": "mine", "ZOFC_DATA": "shared/cifar100", "cache": "cache/zofc/cifar100"}[where]
     put_cifar(tmp_path / data, monkeypatch)
     monkeypatch.setenv("ZOFC_DATA", str(tmp_path / "shared"))
@@ -376,9 +374,7 @@ def test_cifar100_in_torchvision_layout_is_found(
     assert source.checksum.startswith("md5:")
 
 
-def test_a_pickle_with_the_wrong_checksum_is_never_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pickle_with_the_wrong_checksum_is_never_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Trap:
         def __reduce__(self) -> tuple[Any, tuple[str]]:
             return os.mkdir, (str(tmp_path / "sprung"),)
@@ -394,18 +390,14 @@ def test_a_pickle_with_the_wrong_checksum_is_never_opened(
     assert not (tmp_path / "sprung").exists()
 
 
-def test_cifar100_absent_and_offline_says_where_to_put_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cifar100_absent_and_offline_says_where_to_put_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(self: CIFAR100) -> None:
         raise URLError("no network")
 
     monkeypatch.setattr(CIFAR100, "download", offline)
     monkeypatch.setenv("ZOFC_DATA", str(tmp_path))
     place = tmp_path / "cifar100"
-    with pytest.raises(
-        DataError, match=rf"cifar100 is not in {place} .*cifar-100-python\.tar\.gz.*data\.root"
-    ):
+    with pytest.raises(DataError, match=rf"cifar100 is not in {place} .*cifar-100-python\.tar\.gz.*data\.root"):
         open_source("cifar100", SourceOptions())
 
 
@@ -433,8 +425,7 @@ def imagenet_r(tmp_path: Path) -> Path:
 def test_imagenet_r_split_follows_from_file_names_alone(imagenet_r: Path, notices: list[str]) -> None:
     before = sorted(imagenet_r.rglob("*"))
     one, two = (
-        open_source("imagenet-r", SourceOptions(root=imagenet_r, seed=s, notice=notices.append))
-        for s in (1, 2)
+        open_source("imagenet-r", SourceOptions(root=imagenet_r, seed=s, notice=notices.append)) for s in (1, 2)
     )
     assert one.classes == WNIDS
     assert counts(one, "train") == dict.fromkeys(WNIDS, 8)
@@ -481,9 +472,7 @@ def test_imagenet_r_prepared_as_train_and_test_folders(tmp_path: Path) -> None:
         ("n01443537/0.jpg\n", "n01443537/99.jpg\n", r"cannot read image .*99\.jpg: .*No such file"),
     ],
 )
-def test_imagenet_r_lists_that_cannot_be_used(
-    imagenet_r: Path, train: str, test: str | None, message: str
-) -> None:
+def test_imagenet_r_lists_that_cannot_be_used(imagenet_r: Path, train: str, test: str | None, message: str) -> None:
     (imagenet_r / "train.txt").write_text(train)
     if test is not None:
         (imagenet_r / "test.txt").write_text(test)
@@ -655,9 +644,7 @@ def test_parquet_columns_are_found_by_type(
     write_shard(tmp_path / f"{file}.parquet", [0, 1] * 4, **options)
     source = open_source(f"parquet:{tmp_path}/{file}.parquet", SourceOptions())
     assert source.classes == classes
-    assert counts(source, "test") == dict.fromkeys(classes, 1), (
-        "no test shards, so some of each class is held out"
-    )
+    assert counts(source, "test") == dict.fromkeys(classes, 1), "no test shards, so some of each class is held out"
 
 
 def test_parquet_validation_shards_serve_where_there_are_no_test_shards(
@@ -670,9 +657,7 @@ def test_parquet_validation_shards_serve_where_there_are_no_test_shards(
     assert len(open_source("parquet:set", SourceOptions()).test) == 3
 
 
-def test_parquet_decodes_only_the_images_that_were_chosen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parquet_decodes_only_the_images_that_were_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_shard(tmp_path / "train-0.parquet", [0, 1] * 50, row_group=10)
     write_shard(tmp_path / "test-0.parquet", [0, 1] * 50)
     decoded: list[str] = []
@@ -686,9 +671,7 @@ def test_parquet_decodes_only_the_images_that_were_chosen(
     assert len(decoded) == 2 * 2 + 2 * 1
 
 
-def test_parquet_classes_without_images_are_left_out_with_a_notice(
-    tmp_path: Path, notices: list[str]
-) -> None:
+def test_parquet_classes_without_images_are_left_out_with_a_notice(tmp_path: Path, notices: list[str]) -> None:
     write_shard(tmp_path / "part.parquet", [0, 2, 0, 2], names=["ant", "bee", "cat"])
     source = open_source(f"parquet:{tmp_path}/part.parquet", SourceOptions(notice=notices.append))
     assert source.classes == ("ant", "cat")
@@ -739,9 +722,7 @@ def _parquet_names_differ(root: Path) -> None:
         (lambda root: write_shard(root / "train-0.parquet", [0, 0, 1]), r"class 'class 1' has 1 image"),
     ],
 )
-def test_parquet_that_cannot_be_used_is_told_why(
-    tmp_path: Path, make: Callable[[Path], Any], message: str
-) -> None:
+def test_parquet_that_cannot_be_used_is_told_why(tmp_path: Path, make: Callable[[Path], Any], message: str) -> None:
     make(tmp_path)
     with pytest.raises(DataError, match=message):
         open_source(f"parquet:{tmp_path}", SourceOptions())

@@ -56,7 +56,11 @@ def result(run: Path) -> tuple[Any, ...]:
     metrics = json.loads((run / "metrics.json").read_text())
     metrics.pop("seconds")
     (tensors,) = (run / "checkpoint").glob("*.safetensors")
-    return json.loads((run / "matrix.json").read_text()), metrics, {k: v.tolist() for k, v in load_file(tensors).items()}
+    return (
+        json.loads((run / "matrix.json").read_text()),
+        metrics,
+        {k: v.tolist() for k, v in load_file(tensors).items()},
+    )
 
 
 @pytest.mark.parametrize("name", ["zofc/base", "adapter-fo/base", "classifier-fo/base", "simplecil/base"])
@@ -115,7 +119,10 @@ def test_the_same_recipe_gives_the_same_bits_and_another_seed_does_not(tiny_reci
 
 def test_both_ways_of_loading_train_alike(tiny_recipe: Make, tmp_path: Path) -> None:
     """The same crops through PIL and through the batched resampler: the same rows up to 8-bit rounding."""
-    runs = [start_run(tiny_recipe("classifier-fo/base", f"training.loading={way}", "training.workers=0"), tmp_path) for way in ("device", "workers")]
+    runs = [
+        start_run(tiny_recipe("classifier-fo/base", f"training.loading={way}", "training.workers=0"), tmp_path)
+        for way in ("device", "workers")
+    ]
     for folder in runs:
         train(folder)
     one, other = (torch.tensor(result(folder.path)[2]["method|head.rows.2"]) for folder in runs)
@@ -131,9 +138,17 @@ def command(recipe: Recipe, tmp_path: Path, *words: str) -> list[str]:
     return [sys.executable, "-m", "zofc", "run", str(path), "--runs", str(tmp_path / "runs"), *words]
 
 
-def start_and_signal(recipe: Recipe, tmp_path: Path, number: signal.Signals, wanted: Callable[[list[Event]], bool]) -> tuple[Path, subprocess.Popen[str]]:
+def start_and_signal(
+    recipe: Recipe, tmp_path: Path, number: signal.Signals, wanted: Callable[[list[Event]], bool]
+) -> tuple[Path, subprocess.Popen[str]]:
     """Run in a process of its own and send a signal as soon as its events satisfy `wanted`."""
-    process = subprocess.Popen(command(recipe, tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen(
+        command(recipe, tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         logs = list((tmp_path / "runs").glob("*/events.jsonl"))
@@ -151,12 +166,20 @@ def start_and_signal(recipe: Recipe, tmp_path: Path, number: signal.Signals, wan
 def long_recipe(tiny_recipe: Make) -> Recipe:
     """Enough steps to be stopped in the middle of its second task, saving at every step."""
     return tiny_recipe(
-        "zofc/base", "optimize.peft.epochs=12", "optimize.head.epochs=6", "training.checkpoint_minutes=1.0e-9", "data.classes=4", "training.threads=1"
+        "zofc/base",
+        "optimize.peft.epochs=12",
+        "optimize.head.epochs=6",
+        "training.checkpoint_minutes=1.0e-9",
+        "data.classes=4",
+        "training.threads=1",
     )
 
 
 def in_second_task(events: list[Event]) -> bool:
-    return any(event["event"] == "checkpoint" and event["task"] == 1 and event["epoch"] >= 2 and event["step"] == 1 for event in events)
+    return any(
+        event["event"] == "checkpoint" and event["task"] == 1 and event["epoch"] >= 2 and event["step"] == 1
+        for event in events
+    )
 
 
 def test_a_killed_run_continues_to_bit_identical_results(long_recipe: Recipe, tmp_path: Path) -> None:
@@ -186,7 +209,9 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_continue(long_recipe: Recipe, tmp_
     assert result(run) == result(straight.path)
 
 
-def test_stopping_between_two_tasks_also_continues(tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_between_two_tasks_also_continues(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recipe = tiny_recipe("simplecil/base")
     folder = start_run(recipe, tmp_path)
     real = trainers.Trainer._evaluate
@@ -250,7 +275,10 @@ def test_changed_data_or_weights_are_noticed_before_continuing(tiny_recipe: Make
     (folder.path / "metrics.json").unlink()
     path = folder.path / "environment.json"
     good = json.loads(path.read_text())
-    for change, words in (({"data": dict.fromkeys(good["data"], "other")}, "data of .* changed"), ({"backbone": {"checksum": "other"}}, "weights changed")):
+    for change, words in (
+        ({"data": dict.fromkeys(good["data"], "other")}, "data of .* changed"),
+        ({"backbone": {"checksum": "other"}}, "weights changed"),
+    ):
         path.write_text(json.dumps({**good, **change}))
         with pytest.raises(RunError, match=words):
             train(folder)
@@ -261,7 +289,11 @@ def test_a_corrupt_checkpoint_is_named(tiny_recipe: Make, tmp_path: Path) -> Non
     train(folder)
     state = folder.path / "checkpoint" / "state.json"
     content = json.loads(state.read_text())
-    for broken in ("{", json.dumps({**content, "tensors": "absent.safetensors"}), json.dumps({**content, "surprise": 1})):
+    for broken in (
+        "{",
+        json.dumps({**content, "tensors": "absent.safetensors"}),
+        json.dumps({**content, "surprise": 1}),
+    ):
         state.write_text(broken)
         with pytest.raises(RunError, match="checkpoint"):
             load_checkpoint(folder.path)
@@ -285,8 +317,16 @@ def test_a_checkpoint_of_another_shape_is_refused(tiny_recipe: Make, tmp_path: P
 
 def test_a_loss_that_is_not_finite_stops_with_the_step_and_what_to_try(tiny_recipe: Make, tmp_path: Path) -> None:
     for name, group in (("adapter-fo/base", "head"), ("zofc/base", "peft")):
-        recipe = tiny_recipe(name, "head.kind=linear", f"optimize.{group}.lr=1e38", f"optimize.{group}.clip=null", f"optimize.{group}.optimizer=sign")
-        with pytest.raises(DivergedError, match=r"task 1, epoch \d, step \d.*learning rates: .*Try a smaller learning rate"):
+        recipe = tiny_recipe(
+            name,
+            "head.kind=linear",
+            f"optimize.{group}.lr=1e38",
+            f"optimize.{group}.clip=null",
+            f"optimize.{group}.optimizer=sign",
+        )
+        with pytest.raises(
+            DivergedError, match=r"task 1, epoch \d, step \d.*learning rates: .*Try a smaller learning rate"
+        ):
             train(start_run(recipe, tmp_path))
 
 
@@ -305,7 +345,9 @@ def test_a_full_disk_is_told_and_what_was_saved_is_intact(long_recipe: Recipe, t
     assert result(run) == result(straight.path)
 
 
-def test_a_folder_that_cannot_be_written_is_told(tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_is_told(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RunError, match=r"cannot write .*--runs"):
         start_run(tiny_recipe(), tmp_path / "file" / "runs")
@@ -344,7 +386,9 @@ def test_writing_whole_leaves_the_old_file_when_it_fails(tmp_path: Path, monkeyp
         ("method.name=classifier", r"optimize\.peft: method 'classifier' has no group 'peft'"),
     ],
 )
-def test_what_a_registry_knows_is_checked_before_a_folder_is_made(tiny_recipe: Make, tmp_path: Path, override: str, words: str) -> None:
+def test_what_a_registry_knows_is_checked_before_a_folder_is_made(
+    tiny_recipe: Make, tmp_path: Path, override: str, words: str
+) -> None:
     with pytest.raises(RecipeError, match=words):
         start_run(tiny_recipe("zofc/base", override), tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
@@ -424,13 +468,19 @@ def save_glyph_folders(root: Path, names: tuple[str, ...], images: int = 5) -> N
             Image.fromarray(pixels).save(root / name / f"{i}.png")
 
 
-def test_the_optional_loggers_receive_scalars(tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_optional_loggers_receive_scalars(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from zofc.training import loggers
 
     written: list[tuple[dict[str, float], int]] = []
     closed: list[bool] = []
     monkeypatch.setitem(
-        loggers.LOGGERS, "tensorboard", lambda recipe, run: loggers.ScalarLogger(lambda s, step: written.append((s, step)), lambda: closed.append(True))
+        loggers.LOGGERS,
+        "tensorboard",
+        lambda recipe, run: loggers.ScalarLogger(
+            lambda s, step: written.append((s, step)), lambda: closed.append(True)
+        ),
     )
     train(start_run(tiny_recipe("zofc/base", "training.loggers=[tensorboard]"), tmp_path))
     assert closed == [True]
@@ -439,7 +489,9 @@ def test_the_optional_loggers_receive_scalars(tiny_recipe: Make, tmp_path: Path,
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
-def test_a_logger_that_is_not_installed_says_how_to_get_it(tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_logger_that_is_not_installed_says_how_to_get_it(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     from zofc.training import loggers
 
     def absent(module: str) -> None:

@@ -21,9 +21,7 @@ def photographs(n: int, height: int, width: int, seed: int = 0) -> np.ndarray:
     """Smooth shapes with some noise: (n, height, width, 3)."""
     rng = np.random.default_rng(seed)
     small = Image.fromarray(rng.integers(0, 256, (6, 6 * n, 3), np.uint8))
-    smooth = np.asarray(small.resize((width * n, height), Image.Resampling.BICUBIC)).reshape(
-        height, n, width, 3
-    )
+    smooth = np.asarray(small.resize((width * n, height), Image.Resampling.BICUBIC)).reshape(height, n, width, 3)
     noisy = smooth.swapaxes(0, 1) + rng.normal(0, 12, (n, height, width, 3))
     return noisy.clip(0, 255).astype(np.uint8)
 
@@ -39,9 +37,7 @@ def sizes(n: int, height: int, width: int) -> np.ndarray:
     ("height", "width", "scale"),
     [(32, 32, (0.05, 1.0)), (64, 100, (0.08, 1.0)), (20, 90, (0.5, 1.0)), (90, 20, (0.9, 1.0))],
 )
-def test_crops_are_distributed_like_torchvision_s(
-    height: int, width: int, scale: tuple[float, float]
-) -> None:
+def test_crops_are_distributed_like_torchvision_s(height: int, width: int, scale: tuple[float, float]) -> None:
     n = 3000
     ours = draw_crops(sizes(n, height, width), scale, RATIO, 0.5, np.random.default_rng(0)).boxes
     torch.manual_seed(0)
@@ -52,13 +48,9 @@ def test_crops_are_distributed_like_torchvision_s(
         assert (boxes[:, 2:] >= 1).all()
         assert (boxes[:, :2] + boxes[:, 2:] <= [height, width]).all()
     quantities = [*ours.T, ours[:, 2] * ours[:, 3]], [*theirs.T, theirs[:, 2] * theirs[:, 3]]
-    for a, b in zip(
-        *quantities, strict=True
-    ):  # two-sample Kolmogorov-Smirnov, far from its 0.1 % bound of 0.05
+    for a, b in zip(*quantities, strict=True):  # two-sample Kolmogorov-Smirnov, far from its 0.1 % bound of 0.05
         grid = np.unique(np.concatenate([a, b]))
-        distance = abs(
-            np.searchsorted(np.sort(a), grid, "right") - np.searchsorted(np.sort(b), grid, "right")
-        )
+        distance = abs(np.searchsorted(np.sort(a), grid, "right") - np.searchsorted(np.sort(b), grid, "right"))
         assert distance.max() / n < 0.05
 
 
@@ -71,9 +63,7 @@ def test_every_crop_lies_in_its_image(height: int, width: int, seed: int) -> Non
 
 
 @pytest.mark.parametrize(("height", "width", "box"), [(10, 99, [0, 43, 10, 13]), (99, 10, [43, 0, 13, 10])])
-def test_where_no_crop_fits_the_centre_is_taken_as_torchvision_does(
-    height: int, width: int, box: list[int]
-) -> None:
+def test_where_no_crop_fits_the_centre_is_taken_as_torchvision_does(height: int, width: int, box: list[int]) -> None:
     crops = draw_crops(sizes(4, height, width), (0.95, 1.0), RATIO, 0.0, np.random.default_rng(0))
     assert crops.boxes.tolist() == [box] * 4
     theirs = T.RandomResizedCrop.get_params(torch.zeros(3, height, width), [0.95, 1.0], list(RATIO))
@@ -123,7 +113,7 @@ def test_the_test_view_gives_torchvision_s_numbers(interpolation: Filter, shape:
 
 
 def compare(ours: torch.Tensor, theirs: torch.Tensor) -> None:
-    """Near-ties may round the other way: measured up to 2.8 % of the pixels, nearly all by one step of 255."""
+    """Near-ties may round the other way: of random crops to 16, 64, 224 px, 3, 1, 0.1 % of the pixels."""
     assert ours.dtype == torch.float32
     difference = (ours - theirs.float()).abs()
     assert difference.max() <= 2
@@ -145,14 +135,21 @@ def test_batched_crops_agree_with_pillow(size: int, height: int, width: int) -> 
 
 @pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
 @pytest.mark.parametrize("size", [16, 64])
-@pytest.mark.parametrize(("height", "width"), [(32, 32), (48, 72), (101, 40)])
-def test_the_batched_test_view_agrees_with_pillow(
-    interpolation: Filter, size: int, height: int, width: int
-) -> None:
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (48, 72), (71, 40)])
+def test_the_batched_test_view_agrees_with_pillow(interpolation: Filter, size: int, height: int, width: int) -> None:
     array = photographs(8, height, width)
     view = TestView(size, round(size * 256 / 224), interpolation)
     one_by_one = torch.stack([view.cut(Image.fromarray(image)) for image in array])
     compare(view.cut_batch(torch.from_numpy(array)), one_by_one)
+
+
+def test_whichever_side_pillow_takes_first_the_average_pixel_is_a_third_of_a_step_away_at_most() -> None:
+    array = photographs(8, 120, 40)  # tall: from version 13 on, Pillow shrinks its height first
+    crops = Crops(np.array([[0, 0, 120, 40]] * 8), np.zeros(8, bool))
+    theirs = [TrainView(32).cut(Image.fromarray(image), (0, 0, 120, 40), False) for image in array]
+    difference = (TrainView(32).cut_batch(torch.from_numpy(array), crops) - torch.stack(theirs).float()).abs()
+    assert difference.max() <= 2
+    assert difference.mean() < 0.3
 
 
 @settings(max_examples=30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ out = Console()
 err = Console(stderr=True)
 
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the run folders.")]
+Listing = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]  # headers and rows
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 
 
@@ -106,34 +108,47 @@ def list_(
     out.print(table)
 
 
-def _recipes() -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def _recipes() -> Listing:
     from zofc.recipe import load_recipe, recipe_names
 
     rows = []
     for name in recipe_names():
         recipe = load_recipe(name)
         how = ", ".join(
-            f"{group} {plan.order} {plan.optimizer} {plan.lr:g} ×{plan.epochs}" for group, plan in recipe.optimize.items()
+            f"{group} {plan.order} {plan.optimizer} {plan.lr:g} ×{plan.epochs}"
+            for group, plan in recipe.optimize.items()
         )
         paper = f"{recipe.paper.row}, {recipe.paper.column}" if recipe.paper else ""
-        rows.append((name, recipe.method.name, recipe.data.source, str(recipe.data.increment), how or "nothing trained", paper))
+        rows.append(
+            (
+                name,
+                recipe.method.name,
+                recipe.data.source,
+                str(recipe.data.increment),
+                how or "nothing trained",
+                paper,
+            )
+        )
     return ("recipe", "method", "data", "inc", "placement (epochs)", "row of the paper"), rows
 
 
-def _methods() -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def _methods() -> Listing:
     from zofc.methods import METHODS
 
-    rows = [(name, ", ".join(cls.group_names) or "none", (cls.__doc__ or "").splitlines()[0]) for name, cls in sorted(METHODS.items())]
+    rows = [
+        (name, ", ".join(cls.group_names) or "none", (cls.__doc__ or "").splitlines()[0])
+        for name, cls in sorted(METHODS.items())
+    ]
     return ("method", "groups", "what it is"), rows
 
 
-def _datasets() -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def _datasets() -> Listing:
     from zofc.data import describe_sources
 
     return ("data.source", "what it is"), sorted(describe_sources().items())
 
 
-def _backbones() -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def _backbones() -> Listing:
     import timm
 
     rows = [("embedded", "part of this package: a small ViT pre-trained on generated characters")]
@@ -230,7 +245,9 @@ def evaluate(
     from zofc.training.folder import write_whole
 
     result = load(path, device).evaluate(data)
-    table = Table("class", "images", "accuracy %", "most often taken for", box=None, header_style="bold", pad_edge=False)
+    table = Table(
+        "class", "images", "accuracy %", "most often taken for", box=None, header_style="bold", pad_edge=False
+    )
     for name, accuracy in result.per_class.items():
         index = result.classes.index(name)
         row = result.confusion[index].copy()
@@ -251,7 +268,9 @@ def evaluate(
 
 
 @app.callback(invoke_without_command=True)
-def _version(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
     if version:
         import zofc
 

@@ -1,10 +1,10 @@
 """The Python API: learn a task, predict, save, load.
 
-    learner = zofc.Learner("zofc/base", ["backbone.name=vit_base_patch16_224.augreg_in21k"])
-    learner.learn("folder:my_first_classes")
-    learner.learn({"fox": fox_images, "hare": hare_images})
-    learner.predict(images)
-    learner.save("my_model"); learner = zofc.load("my_model")
+learner = zofc.Learner("zofc/base", ["backbone.name=vit_base_patch16_224.augreg_in21k"])
+learner.learn("folder:my_first_classes")
+learner.learn({"fox": fox_images, "hare": hare_images})
+learner.predict(images)
+learner.save("my_model"); learner = zofc.load("my_model")
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class GivenImages:
         try:
             return (item if isinstance(item, Image.Image) else Image.fromarray(np.asarray(item))).convert("RGB")
         except (TypeError, ValueError) as error:
-            raise DataError(f"image {index} is neither a PIL image, an (h, w, 3) uint8 array nor a path: {error}") from error
+            raise DataError(
+                f"image {index} is neither a PIL image, an (h, w, 3) uint8 array nor a path: {error}"
+            ) from error
 
     def size(self, index: int) -> tuple[int, int]:
         return self.load(index).size
@@ -81,7 +83,12 @@ class GivenImages:
 class Learner:
     """A model that learns classes task by task and answers among all of them."""
 
-    def __init__(self, recipe: Recipe | str = "zofc/base", overrides: Sequence[str] = (), listeners: Sequence[Listener] = ()) -> None:
+    def __init__(
+        self,
+        recipe: Recipe | str = "zofc/base",
+        overrides: Sequence[str] = (),
+        listeners: Sequence[Listener] = (),
+    ) -> None:
         self.recipe = load_recipe(recipe, overrides) if isinstance(recipe, str) else recipe
         check_recipe(self.recipe)
         device = pick_device(self.recipe.training.device)
@@ -125,17 +132,24 @@ class Learner:
 
     def evaluate(self, source: str) -> Evaluation:
         """Accuracy on a source whose class names are among those learned; its test set, or all of it if it has none."""
-        opened = open_source(source, SourceOptions(seed=self.recipe.seed, test_fraction=0.0, skip_broken=self.recipe.data.skip_broken))
+        opened = open_source(
+            source,
+            SourceOptions(seed=self.recipe.seed, test_fraction=0.0, skip_broken=self.recipe.data.skip_broken),
+        )
         images = opened.test if len(opened.test) else opened.train
         unknown = [name for name in opened.classes if name not in self.classes]
         if unknown:
-            raise DataError(f"{source}: never learned: {', '.join(unknown[:5])}; learned: {', '.join(self.classes[:10])}")
+            raise DataError(
+                f"{source}: never learned: {', '.join(unknown[:5])}; learned: {', '.join(self.classes[:10])}"
+            )
         ids = np.array([self.classes.index(name) for name in opened.classes], np.int64)
         guessed, true = self.model.guesses(self._loader(images.relabel(ids[images.labels])))
         size = len(self.classes)
         confusion = np.bincount(true.numpy() * size + guessed.numpy(), minlength=size * size).reshape(size, size)
         totals = confusion.sum(1)
-        per_class = {name: 100 * float(confusion[i, i]) / int(totals[i]) for i, name in enumerate(self.classes) if totals[i]}
+        per_class = {
+            name: 100 * float(confusion[i, i]) / int(totals[i]) for i, name in enumerate(self.classes) if totals[i]
+        }
         return Evaluation(self.classes, 100 * float(np.trace(confusion)) / int(confusion.sum()), per_class, confusion)
 
     def save(self, path: str | Path) -> None:
@@ -144,6 +158,8 @@ class Learner:
         with folder.locked():
             tasks = [(task.start, task.stop) for task in self.model.tasks]
             progress = Progress(classes=list(self.classes), tasks=tasks, done=len(tasks), inherited=len(tasks))
+            progress.groups, progress.counts = tasks, [0] * len(tasks)
+            progress.rows = [[None] * (i + 1) for i in range(len(tasks))]  # learned, never measured
             tensors = {f"method|{key}": value for key, value in self.model.method.state_dict().items()}
             save_checkpoint(folder.path, progress, tensors, {})
             made_with = {**environment(self.model.device), "backbone": self.model.backbone.describe()}
@@ -188,4 +204,3 @@ class Learner:
 def load(path: str | Path, device: str | None = None) -> Learner:
     """The model of a run folder."""
     return Learner.load(path, device)
-

@@ -38,9 +38,7 @@ class AccuracyMatrix:
             if count < 0:
                 raise ValueError(f"counts: group {number} has {count} test images, expected 0 or more")
         if self.groups and len(self.groups) != len(self.counts):
-            raise ValueError(
-                f"groups: class names of {len(self.groups)} groups, but counts of {len(self.counts)}"
-            )
+            raise ValueError(f"groups: class names of {len(self.groups)} groups, but counts of {len(self.counts)}")
         width = 1
         for number, row in enumerate(self.rows, 1):
             if len(row) < width:
@@ -60,9 +58,7 @@ class AccuracyMatrix:
             if accuracy is None:
                 continue
             if not 0 <= accuracy <= 100:  # also refuses nan
-                raise ValueError(
-                    f"accuracy: row {number}, group {group} is {accuracy}, expected 0 to 100 percent"
-                )
+                raise ValueError(f"accuracy: row {number}, group {group} is {accuracy}, expected 0 to 100 percent")
             if count == 0:
                 raise ValueError(
                     f"accuracy: row {number}, group {group} is measured but its count is 0; "
@@ -106,15 +102,12 @@ class AccuracyMatrix:
             raise ValueError(f"expected an object with `accuracy` and `counts`, got {type(data).__name__}")
         rows = tuple(
             tuple(
-                _accuracy(value, f"accuracy: row {i}, group {j}")
-                for j, value in enumerate(_list(row, f"row {i}"), 1)
+                _accuracy(value, f"accuracy: row {i}, group {j}") for j, value in enumerate(_list(row, f"row {i}"), 1)
             )
             for i, row in enumerate(_list(data.get("accuracy"), "accuracy"), 1)
         )
         counts = tuple(_count(value, j) for j, value in enumerate(_list(data.get("counts"), "counts"), 1))
-        groups = tuple(
-            tuple(map(str, _list(names, "groups"))) for names in _list(data.get("groups", []), "groups")
-        )
+        groups = tuple(tuple(map(str, _list(names, "groups"))) for names in _list(data.get("groups", []), "groups"))
         return cls(rows, counts, groups)
 
 

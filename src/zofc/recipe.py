@@ -42,19 +42,13 @@ class Strict(BaseModel):
 class Views(Strict):
     """How images become model inputs; sizes follow the backbone (crop s, resize s·256/224)."""
 
-    augment: Literal["crop-flip", "none"] = Field(
-        "crop-flip", description="none: the test view also in training"
-    )
+    augment: Literal["crop-flip", "none"] = Field("crop-flip", description="none: the test view also in training")
     scale: tuple[float, float] = Field((0.05, 1.0), description="area of the random crop")
     ratio: tuple[float, float] = Field((3 / 4, 4 / 3), description="aspect ratio of the random crop")
     flip: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="probability of a horizontal flip")
-    resize: Annotated[float, Field(ge=1)] = Field(
-        256 / 224, description="test view: short side over crop size"
-    )
+    resize: Annotated[float, Field(ge=1)] = Field(256 / 224, description="test view: short side over crop size")
     test_interpolation: Literal["bicubic", "bilinear"] = "bicubic"
-    normalize: Literal["backbone", "none"] = Field(
-        "backbone", description="none: inputs in [0, 1], as in the paper"
-    )
+    normalize: Literal["backbone", "none"] = Field("backbone", description="none: inputs in [0, 1], as in the paper")
 
     @field_validator("scale", "ratio")
     @classmethod
@@ -70,9 +64,7 @@ class Views(Strict):
 class Data(Strict):
     """Which images, in which order, in which tasks."""
 
-    source: str = Field(
-        "glyphs", description="glyphs, cifar100, imagenet-r, domainnet, folder:PATH, parquet:PATH"
-    )
+    source: str = Field("glyphs", description="glyphs, cifar100, imagenet-r, domainnet, folder:PATH, parquet:PATH")
     root: str | None = Field(None, description="where the data set lies; else $ZOFC_DATA/<name>")
     increment: Positive = Field(10, description="classes per task")
     first: Positive | None = Field(None, description="classes in the first task, if not `increment`")
@@ -90,9 +82,7 @@ class Backbone(Strict):
     """The frozen vision transformer."""
 
     name: str = Field("embedded", description="embedded, a timm ViT name, or a local .safetensors/.npz file")
-    architecture: str | None = Field(
-        None, description="timm name for a local file that does not describe itself"
-    )
+    architecture: str | None = Field(None, description="timm name for a local file that does not describe itself")
     pretrained: bool = Field(True, description="false: random weights (tests, ablations)")
     checksum: str | None = Field(None, description="sha256 that a local weight file must have")
 
@@ -102,9 +92,7 @@ class Peft(Strict):
 
     kind: str = "adapter"
     rank: Positive = 5
-    blocks: str | tuple[int, ...] = Field(
-        "first 5", description="all, first N, last N, or a list of block numbers"
-    )
+    blocks: str | tuple[int, ...] = Field("first 5", description="all, first N, last N, or a list of block numbers")
     scale: float = 0.1
 
 
@@ -133,19 +121,13 @@ class Group(Strict):
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     schedule: Literal["constant", "cosine"] = "constant"
     min_lr: Annotated[float, Field(ge=0)] = Field(0.0, description="where the cosine ends")
-    clip: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="largest L2 norm of the (estimated) gradient"
-    )
+    clip: Annotated[float, Field(gt=0)] | None = Field(None, description="largest L2 norm of the (estimated) gradient")
     estimator: str = "spsa"
     queries: Positive = Field(4, description="directions per step (Q)")
     epsilon: Annotated[float, Field(gt=0)] = Field(1e-3, description="length of the finite difference")
     directions: Literal["rademacher", "gaussian"] = "rademacher"
-    chunk: Positive = Field(
-        1, description="perturbed points evaluated in one forward pass; 1 needs the least memory"
-    )
-    micro_batch: Positive | None = Field(
-        None, description="images per forward pass of a query, all by default"
-    )
+    chunk: Positive = Field(1, description="perturbed points evaluated in one forward pass; 1 needs the least memory")
+    micro_batch: Positive | None = Field(None, description="images per forward pass of a query, all by default")
 
     @field_validator("min_lr")
     @classmethod
@@ -164,9 +146,7 @@ class Training(Strict):
     loading: Literal["auto", "workers", "device"] = Field(
         "auto", description="per image on CPU, or batched on the device"
     )
-    workers: Annotated[int, Field(ge=0)] = Field(
-        2, description="loading processes where images are decoded one by one"
-    )
+    workers: Annotated[int, Field(ge=0)] = Field(2, description="loading processes where images are decoded one by one")
     checkpoint_minutes: Annotated[float, Field(gt=0)] = 10.0
     loggers: tuple[str, ...] = Field((), description="tensorboard, wandb, mlflow")
 

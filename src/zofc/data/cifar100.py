@@ -6,26 +6,27 @@ unpickles anything; downloaded when absent.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from torchvision.datasets import CIFAR100
 
-from zofc.data.parquet import read_parquet
 from zofc.data.roots import candidates
 from zofc.data.selection import select_split
-from zofc.data.source import ArrayImages, ImageSet, Source, SourceOptions, source
+from zofc.data.source import ArrayImages, ImageSet, Source, SourceOptions, refuse_argument, source
 from zofc.errors import DataError
 
 
 @source("cifar100")
 def cifar100(argument: str, options: SourceOptions) -> Source:
     """In the root, or else downloaded into it."""
+    refuse_argument("cifar100", argument)
     roots = candidates("cifar100", options)
     root = next((r for r in roots if _holds_data(r)), roots[0])
     if list(root.glob("*.parquet")):
-        return replace(read_parquet("cifar100", root, options), name="cifar100")
+        from zofc.data.shards import read_parquet  # here, so that only those who read shards wait for pyarrow
+
+        return read_parquet("cifar100", root, options)
     train = _read(root, "train", options.per_class, options)
     test = _read(root, "test", options.test_per_class, options)
     checksum = "+".join(md5 for _, md5 in (*CIFAR100.train_list, *CIFAR100.test_list))
@@ -37,9 +38,7 @@ def _holds_data(root: Path) -> bool:
     return any(any(root.glob(pattern)) for pattern in known)
 
 
-def _read(
-    root: Path, split: str, per_class: int | None, options: SourceOptions
-) -> tuple[tuple[str, ...], ImageSet]:
+def _read(root: Path, split: str, per_class: int | None, options: SourceOptions) -> tuple[tuple[str, ...], ImageSet]:
     present = (root / CIFAR100.base_folder).exists()
     try:
         data = CIFAR100(root, train=split == "train", download=not present)

@@ -73,9 +73,7 @@ def settle(
     return decoded if len(keep) == len(images) else decoded.take(keep), keep
 
 
-def _decode_alike(
-    images: EncodedImages, limit: int
-) -> tuple[NDArray[np.uint8] | None, list[DataError | None]]:
+def _decode_alike(images: EncodedImages, limit: int) -> tuple[NDArray[np.uint8] | None, list[DataError | None]]:
     """All images as (n, height, width, 3) with what was wrong with each, or None at the first odd size."""
     first = _size_or_none(images, 0) if len(images) else None
     if first is None or len(images) * first[0] * first[1] * 3 > limit:

@@ -17,10 +17,7 @@ from zofc.data.roots import find_root
 from zofc.data.source import Source, SourceOptions, source
 from zofc.errors import DataError, nearest
 
-GET = (
-    "DomainNet, Peng et al., 'cleaned version': six archives and their train and test lists "
-    "(https://ai.bu.edu/M3SDA)"
-)
+GET = "DomainNet, Peng et al., 'cleaned version': six archives and their train and test lists (https://ai.bu.edu/M3SDA)"
 DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 CLASSES = 345
 LAYOUT = "DOMAIN/CLASS/image.jpg LABEL"
@@ -60,9 +57,7 @@ def _entries(root: Path, split: str, domains: tuple[str, ...]) -> list[Entry]:
 
 def _read_list(file: Path, domain: str) -> list[Entry]:
     if not file.exists():
-        raise DataError(
-            f"domainnet: {file} is missing; get {GET}, or choose domains as in domainnet:real,sketch"
-        )
+        raise DataError(f"domainnet: {file} is missing; get {GET}, or choose domains as in domainnet:real,sketch")
     entries = []
     for number, line in read_lines(file):
         path, _, label = line.rpartition(" ")
@@ -78,12 +73,8 @@ def _read_yaml(file: Path) -> list[Entry]:
         content = yaml.load(file.read_bytes(), Loader=Loader)
         pairs = list(zip(content["data"], content["targets"], strict=True))
     except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"{file}: expected the keys data and targets, two lists of one length ({error})"
-        ) from error
-    return [
-        _entry(str(p), str(label), f"{file} entry {number}") for number, (p, label) in enumerate(pairs, 1)
-    ]
+        raise DataError(f"{file}: expected the keys data and targets, two lists of one length ({error})") from error
+    return [_entry(str(p), str(label), f"{file} entry {number}") for number, (p, label) in enumerate(pairs, 1)]
 
 
 def _entry(path: str, label: str, where: str) -> Entry:

@@ -89,15 +89,11 @@ def image_suffixes() -> frozenset[str]:
     return frozenset(suffix for suffix, kind in Image.registered_extensions().items() if kind in formats)
 
 
-def list_classes(
-    name: str, found: Scan, options: SourceOptions, ignored: int = 0
-) -> tuple[tuple[str, ...], Listing]:
+def list_classes(name: str, found: Scan, options: SourceOptions, ignored: int = 0) -> tuple[tuple[str, ...], Listing]:
     """The classes in alphabetical order and their files; no class may be empty."""
     ignored += found.ignored
     if not any(found.files.values()):
-        raise DataError(
-            f"{name}: no images in class folders under {found.base}; expected {found.base}/CLASS/image.jpg"
-        )
+        raise DataError(f"{name}: no images in class folders under {found.base}; expected {found.base}/CLASS/image.jpg")
     empty = [label for label, files in found.files.items() if not files]
     if empty:
         raise DataError(

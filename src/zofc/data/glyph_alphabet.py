@@ -118,9 +118,7 @@ def _shape(ink: Image.Image) -> NDArray[np.float32]:
     scale = INNER / max(ink.size)
     width, height = (max(1, round(side * scale)) for side in ink.size)
     canvas = Image.new("L", (GRID, GRID))
-    canvas.paste(
-        ink.resize((width, height), Image.Resampling.BOX), ((GRID - width) // 2, (GRID - height) // 2)
-    )
+    canvas.paste(ink.resize((width, height), Image.Resampling.BOX), ((GRID - width) // 2, (GRID - height) // 2))
     values = np.asarray(canvas.filter(ImageFilter.GaussianBlur(1)), np.float32).ravel()
     values = values - values.mean()
     return values / np.linalg.norm(values)  # type: ignore[no-any-return]
@@ -166,9 +164,7 @@ def distinct(characters: Sequence[str], apart: NDArray[np.float32]) -> list[int]
 
 def familiar(character: str) -> bool:
     """Whether it may be a class of the benchmark."""
-    named = (
-        unicodedata.category(character) in NAMED and not composed(character) and character not in TWO_FORMS
-    )
+    named = unicodedata.category(character) in NAMED and not composed(character) and character not in TWO_FORMS
     return named and any(ord(character) in block for block in FAMILIAR)
 
 
@@ -191,9 +187,7 @@ def split(characters: Sequence[str], apart: NDArray[np.float32], size: int) -> t
 def readable(character: str) -> str:
     """`Ω greek capital omega` for GREEK CAPITAL LETTER OMEGA."""
     words = unicodedata.name(character).lower().split()
-    return (
-        f"{character} {' '.join(word for word in words if word not in ('letter', 'digit', 'sign', 'with'))}"
-    )
+    return f"{character} {' '.join(word for word in words if word not in ('letter', 'digit', 'sign', 'with'))}"
 
 
 def alphabet() -> list[str]:

@@ -189,9 +189,7 @@ def add_line(canvas: ImageDraw.ImageDraw, colour: Colour, width: int, rng: np.ra
     canvas.line(ends, fill=colour, width=width)
 
 
-def draw(
-    character: str, style: Style, rng: np.random.Generator, others: Sequence[str] = ()
-) -> NDArray[np.uint8]:
+def draw(character: str, style: Style, rng: np.random.Generator, others: Sequence[str] = ()) -> NDArray[np.uint8]:
     """One image of a character, (SIDE, SIDE, 3); `others` are those whose fragments may be seen beside it."""
     u = rng.random(25).tolist()  # one chance per property: changing one range leaves the others alone
     palette = Palette.drawn(style, u[0:5])
@@ -223,9 +221,7 @@ def draw(
     return photograph(image, style, u[24], rng)
 
 
-def photograph(
-    image: Image.Image, style: Style, chance: float, rng: np.random.Generator
-) -> NDArray[np.uint8]:
+def photograph(image: Image.Image, style: Style, chance: float, rng: np.random.Generator) -> NDArray[np.uint8]:
     """The image as a camera of this style sees it: coarser, blurred, with noise."""
     u = rng.random(2).tolist()
     coarse, blur, noise = within(style.coarse, chance), within(style.blur, u[0]), within(style.noise, u[1])

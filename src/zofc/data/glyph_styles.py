@@ -78,9 +78,7 @@ def _mix_frequencies(near: Frequencies, far: Frequencies, strength: float) -> Fr
 
 CLEAN = Style(
     "clean",
-    faces=evenly(
-        "DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSansMono", "DejaVuSansMono-Bold"
-    ),
+    faces=evenly("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSansMono", "DejaVuSansMono-Bold"),
 )
 SERIFS = ("DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic")
 

@@ -42,9 +42,7 @@ class Sheet:
     Each is drawn once, whichever subsets it is in.
     """
 
-    def __init__(
-        self, characters: Sequence[Character], styles: Sequence[Style], split: str, seed: int, per_class: int
-    ):
+    def __init__(self, characters: Sequence[Character], styles: Sequence[Style], split: str, seed: int, per_class: int):
         self.characters, self.styles, self.split, self.seed = characters, styles, split, seed
         self.labels = np.repeat(np.arange(len(characters)), per_class)  # (n,)
         order = np.tile(np.arange(per_class), len(characters))

@@ -15,7 +15,7 @@ from zofc.data.folder import list_classes, read_folder, scan, subfolders
 from zofc.data.listing import Listing, expect_classes, open_listings, read_lines
 from zofc.data.roots import find_root
 from zofc.data.selection import hold_out
-from zofc.data.source import Source, SourceOptions, source
+from zofc.data.source import Source, SourceOptions, refuse_argument, source
 from zofc.errors import DataError
 
 GET = "ImageNet-R, Hendrycks et al., imagenet-r.tar (https://github.com/hendrycks/imagenet-r)"
@@ -25,6 +25,7 @@ SPLIT_SEED, TEST_FRACTION, CLASSES = 1993, 0.2, 200
 @source("imagenet-r")
 def imagenet_r(argument: str, options: SourceOptions) -> Source:
     """What imagenet-r.tar holds, with a split of its own or ours."""
+    refuse_argument("imagenet-r", argument)
     root = find_root("imagenet-r", options, GET)
     lists = [root / "train.txt", root / "test.txt"]
     if {"train", "test"} <= set(subfolders(root)):

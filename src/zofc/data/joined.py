@@ -53,9 +53,7 @@ def join(sets: Sequence[ImageSet]) -> ImageSet:
         names = [s.images.name(i) for s in sets for i in range(len(s))]
         images = ArrayImages(np.concatenate(arrays), names=names)
     else:
-        places = np.concatenate(
-            [np.stack([np.full(len(s), k), np.arange(len(s))], 1) for k, s in enumerate(sets)]
-        )
+        places = np.concatenate([np.stack([np.full(len(s), k), np.arange(len(s))], 1) for k, s in enumerate(sets)])
         images = JoinedImages([s.images for s in sets], places)
     return ImageSet(
         images,

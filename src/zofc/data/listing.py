@@ -44,12 +44,8 @@ def open_listings(
         "train": _read(train, "train", options.per_class, options),
         "test": _read(test, "test", options.test_per_class, options),
     }
-    check_trainable(
-        classes, sets["train"].labels, sets["test"].labels, name
-    )  # broken ones may have been left out
-    return Source(
-        name, tuple(classes), **sets, checksum=checksum(train, test), domain_names=tuple(domain_names)
-    )
+    check_trainable(classes, sets["train"].labels, sets["test"].labels, name)  # broken ones may have been left out
+    return Source(name, tuple(classes), **sets, checksum=checksum(train, test), domain_names=tuple(domain_names))
 
 
 def _read(listing: Listing, split: str, per_class: int | None, options: SourceOptions) -> ImageSet:
@@ -65,10 +61,15 @@ def checksum(train: Listing, test: Listing) -> str:
     digest = hashlib.sha256()
     for split, listing in (("train", train), ("test", test)):
         for file in listing.files:
-            path = listing.root / file
-            size = path.stat().st_size if path.exists() else "absent"
-            digest.update(f"{split}\t{file}\t{size}\n".encode())
+            digest.update(f"{split}\t{file}\t{_size(listing.root / file)}\n".encode())
     return f"sha256:{digest.hexdigest()}"
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return -1  # listed, but not there: found broken when it is decoded
 
 
 def read_lines(file: Path) -> list[tuple[int, str]]:

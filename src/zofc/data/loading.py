@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from zofc import seeds
 from zofc.data.decoding import IN_MEMORY, image_sizes
-from zofc.data.source import Images, ImageSet
+from zofc.data.source import ArrayImages, Images, ImageSet
 from zofc.data.views import Crops, TestView, TrainView, normalise
 from zofc.errors import DataError
 
@@ -94,7 +94,7 @@ class Loader:
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
         """Height and width of every image (n, 2), read once."""
-        return image_sizes(self.image_set.images)
+        return image_sizes(self.image_set.images if self.array is None else ArrayImages(self.array))
 
     @cached_property
     def labels(self) -> Tensor:
@@ -106,9 +106,7 @@ class Loader:
         assert self.array is not None
         return torch.from_numpy(np.require(self.array, requirements="W")).to(self.device)
 
-    def _serve(
-        self, requests: Callable[[], Iterator[Request]], view: TrainView | TestView
-    ) -> Iterator[Batch]:
+    def _serve(self, requests: Callable[[], Iterator[Request]], view: TrainView | TestView) -> Iterator[Batch]:
         cuts = self._on_device(requests()) if self.path == "device" else self._by_workers(requests)
         for indices, pixels in cuts:
             yield normalise(pixels, view.mean, view.std), self.labels[indices]
@@ -159,9 +157,7 @@ class Cutter(Dataset[Cut | DataError]):
     def __getitem__(self, request: Request) -> Cut | DataError:
         try:
             pixels = torch.stack(list(self._cut(request)))
-        except (
-            DataError
-        ) as error:  # handed over as a value: a DataLoader would bury its message in a traceback
+        except DataError as error:  # as a value: a DataLoader would bury its message in a traceback
             return error
         return torch.from_numpy(request.indices), pixels
 

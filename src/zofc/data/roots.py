@@ -43,6 +43,4 @@ def find_path(kind: str, argument: str, options: SourceOptions) -> Path:
     for place in places:
         if place.exists():
             return place
-    raise DataError(
-        f"data.source: {kind}:{argument} does not exist: looked for {' and '.join(map(str, places))}"
-    )
+    raise DataError(f"data.source: {kind}:{argument} does not exist: looked for {' and '.join(map(str, places))}")

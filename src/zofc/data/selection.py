@@ -46,9 +46,7 @@ def hold_out(
     return np.setdiff1d(np.arange(len(labels)), held), held
 
 
-def check_trainable(
-    classes: Sequence[str], train: NDArray[np.int64], test: NDArray[np.int64], where: str
-) -> None:
+def check_trainable(classes: Sequence[str], train: NDArray[np.int64], test: NDArray[np.int64], where: str) -> None:
     """Every class must have training images; the error names those that have none."""
     absent = np.setdiff1d(np.arange(len(classes)), train)
     if not len(absent):
@@ -56,6 +54,4 @@ def check_trainable(
     only_test = np.intersect1d(absent, test)
     names = ", ".join(f"'{classes[i]}'" for i in (only_test if len(only_test) else absent)[:5])
     found = "in the test set only" if len(only_test) else "without any image"
-    raise DataError(
-        f"{where}: {found}: {names}. Every class needs images to train on; add some or remove the class."
-    )
+    raise DataError(f"{where}: {found}: {names}. Every class needs images to train on; add some or remove the class.")

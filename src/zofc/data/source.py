@@ -82,8 +82,7 @@ def opened(data: bytes | Path, name: str) -> Iterator[Image.Image]:
     except Exception as error:  # on damaged files Pillow's plugins raise exceptions of every kind
         reason = "not an image of a known format" if isinstance(error, UnidentifiedImageError) else error
         raise DataError(
-            f"cannot read image {name}: {reason}. Replace or remove it, or set data.skip_broken=true to "
-            "leave it out."
+            f"cannot read image {name}: {reason}. Replace or remove it, or set data.skip_broken=true to leave it out."
         ) from error
 
 
@@ -183,6 +182,12 @@ def open_source(spec: str, options: SourceOptions) -> Source:
     if name not in SOURCES:
         raise DataError(f"data.source: unknown source '{name}'{nearest(name, SOURCES)}")
     return SOURCES[name](argument, options)
+
+
+def refuse_argument(name: str, argument: str) -> None:
+    """For sources that are one data set and nothing else."""
+    if argument:
+        raise DataError(f"data.source: {name} takes nothing after the colon, got '{argument}'")
 
 
 def describe_sources() -> dict[str, str]:

@@ -94,9 +94,7 @@ class Stream:
         """Tasks of `increment` classes, then each source in `then` as one; if `joint`, all in one task."""
         total = len(source.classes)
         if classes is not None and not 1 <= classes <= total:
-            raise DataError(
-                f"data.classes: expected 1 to {total}, the classes of {source.name}, got {classes}"
-            )
+            raise DataError(f"data.classes: expected 1 to {total}, the classes of {source.name}, got {classes}")
         head = Part(source, 0, class_order(total, order_seed)[:classes])
         groups = split_classes(len(head.order), first, increment)
         parts = (head, *_parts(then, len(head.order), order_seed))
@@ -117,9 +115,7 @@ class Stream:
     ) -> Stream:
         """A stream whose earlier classes were learnt before and whose earlier images are not here now."""
         if [c for group in groups for c in group] != list(range(len(classes))):
-            raise DataError(
-                f"earlier groups must cover the {len(classes)} earlier classes in order, got {groups}"
-            )
+            raise DataError(f"earlier groups must cover the {len(classes)} earlier classes in order, got {groups}")
         parts = tuple(_parts(then, len(classes), order_seed))
         added = [part.classes for part in parts]
         names = (*classes, *(name for part in parts for name in part.names))
@@ -138,9 +134,7 @@ class Stream:
 
     def train_set(self, task: Task) -> ImageSet:
         if not self.has_data(task.classes):
-            raise DataError(
-                f"task {task.index} was learnt in an earlier run; its images are not here any more"
-            )
+            raise DataError(f"task {task.index} was learnt in an earlier run; its images are not here any more")
         return join([part.select(part.source.train, task.classes) for part in self.parts])
 
     def test_set(self, group: range) -> ImageSet:

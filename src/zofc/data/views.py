@@ -99,9 +99,7 @@ class TrainView:
     def cut(self, image: Image.Image, box: Sequence[int], flip: bool) -> Tensor:
         """One image as uint8 (3, size, size)."""
         top, left, height, width = map(int, box)
-        resized = F.resized_crop(
-            image, top, left, height, width, [self.size, self.size], InterpolationMode.BILINEAR
-        )
+        resized = F.resized_crop(image, top, left, height, width, [self.size, self.size], InterpolationMode.BILINEAR)
         pixels: Tensor = F.pil_to_tensor(F.hflip(resized) if flip else resized)
         return pixels
 
@@ -170,9 +168,7 @@ def resampling(start: Tensor, length: Tensor, extent: int, out: int, window: ran
     """
     device = start.device
     position = torch.arange(window.start, window.stop, device=device, dtype=torch.float32)
-    pixel = (
-        torch.arange(extent, device=device, dtype=torch.float32) - start[:, None]
-    )  # (n, extent), in the box
+    pixel = torch.arange(extent, device=device, dtype=torch.float32) - start[:, None]  # (n, extent), in the box
     centre = (2 * position + 1) * length[:, None] / (2 * out)  # (n, window)
     stretch = (length / out).clamp(min=1)[:, None, None]
     weights = KERNELS[kernel]((pixel[:, None, :] + 0.5 - centre[:, :, None]).abs() / stretch)
@@ -184,6 +180,8 @@ def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Columns first, then rows, 8 bits after each: (n, height, width, 3) to (n, 3, rows, columns).
 
     In float32 these are Pillow's pixels but for near-ties; where TF32 is allowed, more of them differ by one.
+    So do a fifth of them where Pillow, from version 13 on, takes rows first: if the height shrinks by more
+    than twice as many pixels as the width.
     """
     n, height, width, channels = images.shape
     with torch.autocast(images.device.type, enabled=False):

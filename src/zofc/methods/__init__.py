@@ -3,4 +3,13 @@
 from zofc.methods import adapter, classifier, simplecil
 from zofc.methods.base import METHODS, Method, check_placement, get_method, method
 
-__all__ = ["METHODS", "Method", "adapter", "check_placement", "classifier", "get_method", "method", "simplecil"]
+__all__ = [
+    "METHODS",
+    "Method",
+    "adapter",
+    "check_placement",
+    "classifier",
+    "get_method",
+    "method",
+    "simplecil",
+]

@@ -3,6 +3,8 @@ adapter moved by zeroth-order steps and the classifier by first-order ones it is
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from torch import Tensor
 
 from zofc.methods.base import method
@@ -17,7 +19,7 @@ from zofc.recipe import Recipe
 class AdapterClassifier(Classifier):
     """The adapter is shared by all tasks and keeps moving; rows of old classes do not."""
 
-    group_names = ("peft", "head")
+    group_names: ClassVar[tuple[str, ...]] = ("peft", "head")
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)

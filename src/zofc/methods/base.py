@@ -85,7 +85,7 @@ class Method(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return next(self.backbone.vit.parameters()).device
+        return self.backbone.device
 
     def generator(self, *name: str | int) -> torch.Generator:
         """The named random stream from which initial values are drawn."""
@@ -134,7 +134,11 @@ def check_placement(recipe: Recipe, plans: Mapping[str, object]) -> None:
     for name in plans:
         if name not in cls.group_names:
             what = f"method '{recipe.method.name}' has no group '{name}'"
-            raise RecipeError(f"{recipe.name}: optimize.{name}: {what}{nearest(name, cls.group_names) or '; it trains nothing'}")
+            raise RecipeError(
+                f"{recipe.name}: optimize.{name}: {what}{nearest(name, cls.group_names) or '; it trains nothing'}"
+            )
     for name in cls.group_names:
         if name not in plans:
-            raise RecipeError(f"{recipe.name}: optimize.{name}: method '{recipe.method.name}' needs a placement for '{name}'")
+            raise RecipeError(
+                f"{recipe.name}: optimize.{name}: method '{recipe.method.name}' needs a placement for '{name}'"
+            )

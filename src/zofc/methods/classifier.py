@@ -7,10 +7,10 @@ old rows are not in the loss and not in the group, so no step of any order can m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from zofc.errors import RecipeError
 from zofc.methods.base import Batches, Method, method
@@ -24,7 +24,7 @@ from zofc.recipe import Recipe
 class Classifier(Method):
     """A cosine or linear classifier, nothing else."""
 
-    group_names = ("head",)
+    group_names: ClassVar[tuple[str, ...]] = ("head",)
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)
@@ -37,7 +37,7 @@ class Classifier(Method):
             raise RecipeError("method.prototypes: class means need head.kind=cosine")
         if recipe.method.mask and linear and 1 in task_sizes:
             raise RecipeError(
-                f"data.increment: task {list(task_sizes).index(1) + 1} has a single class, whose masked loss is constant; "
+                f"data.increment: task {list(task_sizes).index(1) + 1} has a single class, whose masked loss is flat; "
                 "a linear head has no prototype to fall back on: use head.kind=cosine or another increment"
             )
 
@@ -66,7 +66,9 @@ class Classifier(Method):
     def begin_task(self, batches: Batches) -> str | None:
         if not self.single:
             return None
-        return f"task {len(self.tasks)} has one class: its masked loss is constant, so it takes a prototype row untrained"
+        return (
+            f"task {len(self.tasks)} has one class: its masked loss is constant, so it takes a prototype row untrained"
+        )
 
     def end_task(self, batches: Batches) -> None:
         if self.single or self.recipe.method.prototypes:

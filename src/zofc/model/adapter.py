@@ -1,4 +1,4 @@
-"""The parallel bottleneck adapter beside the MLP (METHODS: MLP(h) + s·W_up GELU(W_down h + b_down) + s·b_up, h = LN2 x).
+"""The parallel bottleneck adapter beside the MLP: MLP(h) + s·W_up GELU(W_down h + b_down) + s·b_up, with h = LN2 x.
 
 W_up and both biases start at zero, so a fresh adapter leaves the ViT's features unchanged to the bit.
 """

@@ -55,6 +55,11 @@ class Backbone:
         return int(self.vit.patch_embed.num_patches) + int(self.vit.num_prefix_tokens)
 
     @property
+    def device(self) -> torch.device:
+        device: torch.device = next(self.vit.parameters()).device
+        return device
+
+    @property
     def parameters(self) -> int:
         return sum(p.numel() for p in self.vit.parameters())
 
@@ -138,7 +143,9 @@ def _from_npz(path: Path, recipe: BackboneRecipe) -> Backbone:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             if "embedding/kernel" not in arrays:
-                raise WeightsError(f"backbone.name: {path} does not hold a vision transformer in the published npz layout")
+                raise WeightsError(
+                    f"backbone.name: {path} does not hold a vision transformer in the published npz layout"
+                )
         vit.load_pretrained(str(path))
     except (OSError, ValueError, KeyError, RuntimeError, AssertionError) as error:
         raise WeightsError(f"backbone.name: {path} does not fit {recipe.architecture}: {_first_line(error)}") from error

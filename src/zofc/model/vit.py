@@ -29,13 +29,17 @@ Inserts = Mapping[int, Insert]
 def check_known(vit: nn.Module) -> VisionTransformer:
     """A model whose blocks this walk does not know is refused, never silently wrong."""
     if not isinstance(vit, VisionTransformer):
-        raise WeightsError(f"{type(vit).__name__} is not a timm VisionTransformer; choose a model named vit_* or deit_*")
+        raise WeightsError(
+            f"{type(vit).__name__} is not a timm VisionTransformer; choose a model named vit_* or deit_*"
+        )
     for number, block in enumerate(vit.blocks):
         if type(block) is not Block or type(block.attn) is not Attention:
             found = f"{type(block).__name__} with {type(getattr(block, 'attn', None)).__name__}"
             raise WeightsError(f"block {number} is a {found}; only timm's pre-norm Block with Attention is supported")
     if vit.attn_pool is not None:
-        raise WeightsError("models that pool by attention are not supported; choose one with a class token or mean pooling")
+        raise WeightsError(
+            "models that pool by attention are not supported; choose one with a class token or mean pooling"
+        )
     return vit
 
 
@@ -67,7 +71,7 @@ def walk(vit: VisionTransformer, x: Tensor, inserts: Inserts, start: int = 0, st
 
 
 def read_out(vit: VisionTransformer, x: Tensor) -> Tensor:
-    """Tokens (..., tokens, width) after the last block to features (..., width): final norm, then the model's own pooling."""
+    """Tokens (..., tokens, width) after the last block to features (..., width): final norm, own pooling."""
     flat = vit.norm(x).reshape(-1, *x.shape[-2:])
     features: Tensor = vit.forward_head(flat, pre_logits=True)
     return features.reshape(*x.shape[:-2], features.shape[-1])

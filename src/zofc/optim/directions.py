@@ -29,11 +29,8 @@ class Directions:
         """Direction number `query` of step `step`, shaped, typed and placed like the tensors it will move."""
         sizes = [value.numel() for value in like.values()]
         flat = torch.from_numpy(self._flat(step, query, sum(sizes)))
-        parts = flat.split(sizes)
-        return {
-            name: part.view(value.shape).to(value)
-            for (name, value), part in zip(like.items(), parts, strict=True)
-        }
+        parts = torch.split(flat, sizes)
+        return {name: part.view(value.shape).to(value) for (name, value), part in zip(like.items(), parts, strict=True)}
 
     def _flat(self, step: int, query: int, size: int) -> NDArray[np.float64] | NDArray[np.int8]:
         words = np.random.Philox(key=seeds.key(self.seed, *self.name, "direction", step, query))

@@ -1,7 +1,7 @@
 """Gradient estimators: each turns a loss that can only be evaluated into coefficients along random directions.
 
-The estimate is ĝ = (1/Q) Σ_q c_q Δ_q; an estimator says what c_q is. Perturbed values are new tensors handed to the loss,
-the parameters themselves are never written to: after the queries they are what they were, to the bit.
+The estimate is ĝ = (1/Q) Σ_q c_q Δ_q; an estimator says what c_q is. Perturbed values are new tensors; the
+parameters themselves are never written to: after the queries they are what they were, to the bit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ Point = Mapping[str, Tensor]
 class Part(Protocol):
     """A piece of a batch on which the loss can be evaluated at several points at once."""
 
-    share: float  # of the batch's images
+    @property
+    def share(self) -> float:
+        """Of the batch's images."""
+        ...
 
     def losses(self, points: Point, count: int) -> Tensor:
         """Mean loss of this piece at `count` points, stacked along a first axis if more than one; (count,), float64."""
@@ -57,7 +60,9 @@ class Probe:
         points = []
         for query, length in offsets:
             direction = self.direction(query)
-            points.append({name: torch.add(value, direction[name], alpha=length) for name, value in self.center.items()})
+            points.append(
+                {name: torch.add(value, direction[name], alpha=length) for name, value in self.center.items()}
+            )
         if len(points) == 1:
             return points[0]
         return {name: torch.stack([point[name] for point in points]) for name in self.center}

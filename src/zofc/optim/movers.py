@@ -51,7 +51,11 @@ class Mover:
 
     def state(self) -> dict[str, Any]:
         """The optimiser's state by parameter name."""
-        return {name: dict(self.optimizer.state[value]) for name, value in self.parameters.items() if value in self.optimizer.state}
+        return {
+            name: dict(self.optimizer.state[value])
+            for name, value in self.parameters.items()
+            if value in self.optimizer.state
+        }
 
     def load_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         for name, value in self.parameters.items():

@@ -1,7 +1,7 @@
 """A placement says which optimiser moves which group: one training step of Algorithm 1, for any method.
 
 Within a step the first-order groups move first, together, from one backward pass; then each set of zeroth-order groups,
-at the updated values. Zeroth-order groups with equal settings form one set: one direction, one loss difference, one clip.
+at the updated values. Zeroth-order groups with equal settings form one set: one direction, one difference, one clip.
 """
 
 from __future__ import annotations
@@ -84,9 +84,7 @@ class Placement:
         return next((report for report in reports if not math.isfinite(report.loss)), reports[0])
 
     def _first_order(self, movers: list[Mover], prepared: Any, labels: Tensor, epoch: int) -> StepReport:
-        leaves = {
-            name: value.detach().requires_grad_() for mover in movers for name, value in mover.parameters.items()
-        }
+        leaves = {name: value.detach().requires_grad_() for mover in movers for name, value in mover.parameters.items()}
         with torch.enable_grad():  # the graph spans only what these leaves touch
             features = self.method.features(leaves, prepared)
             loss = self.method.loss(leaves, features, labels)
@@ -122,7 +120,7 @@ class Placement:
         if size is None:
             yield MethodPart(self.method, whole, labels, 1.0, tally)
             return
-        for some, some_labels in zip(images.split(size), labels.split(size), strict=True):
+        for some, some_labels in zip(torch.split(images, size), torch.split(labels, size), strict=True):
             tally.closed = False
             prepared = self.method.prepare(some)
             yield MethodPart(self.method, prepared, some_labels, len(some_labels) / len(labels), tally)
@@ -168,7 +166,7 @@ class MethodPart:
 
 @dataclass
 class Tally:
-    """Training accuracy of a zeroth-order step, read off its first point: ε away from the parameters, at no extra cost."""
+    """Training accuracy of a zeroth-order step, read off its first point (ε away), at no extra cost."""
 
     right: float = 0.0
     seen: int = 0

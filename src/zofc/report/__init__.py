@@ -4,4 +4,14 @@ from zofc.report.page import write_report
 from zofc.report.runs import RunRecord, find_runs, labels, read_runs
 from zofc.report.tables import compare, differences, show, summary
 
-__all__ = ["RunRecord", "compare", "differences", "find_runs", "labels", "read_runs", "show", "summary", "write_report"]
+__all__ = [
+    "RunRecord",
+    "compare",
+    "differences",
+    "find_runs",
+    "labels",
+    "read_runs",
+    "show",
+    "summary",
+    "write_report",
+]

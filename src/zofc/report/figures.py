@@ -110,9 +110,7 @@ def accuracy_heatmap(record: RunRecord) -> Figure:
 
     matrix = record.matrix
     if matrix is None:
-        raise ValueError(
-            f"{record.folder}: no task has been evaluated yet, so there is no accuracy matrix to draw"
-        )
+        raise ValueError(f"{record.folder}: no task has been evaluated yet, so there is no accuracy matrix to draw")
     values = _square(matrix)
     rows, columns = len(values), len(values[0])
     size = max(4.0, 0.45 * columns + 2)
@@ -121,9 +119,7 @@ def accuracy_heatmap(record: RunRecord) -> Figure:
     cells = [[float("nan") if value is None else value for value in row] for row in values]
     image = axes.imshow(cells, cmap="cividis", vmin=0, vmax=100, aspect="auto")
     axes.set_xticks(range(columns), [str(number) for number in range(1, columns + 1)])
-    axes.set_yticks(
-        range(rows), ["joint"] if matrix.joint else [str(number) for number in range(1, rows + 1)]
-    )
+    axes.set_yticks(range(rows), ["joint"] if matrix.joint else [str(number) for number in range(1, rows + 1)])
     axes.set(xlabel="classes of task", ylabel="" if matrix.joint else "after task")
     axes.set_title(record.title, parse_math=False, wrap=True)
     for i, row in enumerate(values):
@@ -179,9 +175,7 @@ def _draw(lines: Sequence[Line], x: str, y: str) -> Figure:
     axes.spines[["top", "right"]].set_visible(False)
     if lines:
         names = [line.label for line in lines]
-        legend = figure.legend(
-            drawn, names, loc="outside lower center", ncols=1 if len(lines) < 3 else 2, fontsize=8
-        )
+        legend = figure.legend(drawn, names, loc="outside lower center", ncols=1 if len(lines) < 3 else 2, fontsize=8)
         for text in legend.get_texts():
             text.set_parse_math(False)  # a dollar sign in a title is a dollar sign
     return figure
@@ -209,9 +203,7 @@ def plotly_accuracy_heatmap(record: RunRecord) -> go.Figure:
     """The accuracy matrix; pointing at a cell names its classes."""
     matrix = record.matrix
     if matrix is None:
-        raise ValueError(
-            f"{record.folder}: no task has been evaluated yet, so there is no accuracy matrix to draw"
-        )
+        raise ValueError(f"{record.folder}: no task has been evaluated yet, so there is no accuracy matrix to draw")
     values = _square(matrix)
     rows, columns = len(values), len(values[0])
     after = ["joint"] if matrix.joint else [str(number) for number in range(1, rows + 1)]

@@ -44,9 +44,7 @@ class Bar:
     share: float | None
 
 
-def write_report(
-    records: Sequence[RunRecord], path: str | Path, title: str = "Class-incremental runs"
-) -> Path:
+def write_report(records: Sequence[RunRecord], path: str | Path, title: str = "Class-incremental runs") -> Path:
     """Write the page to `path`, whole or not at all."""
     if not records:
         raise RunError("no runs to report on")

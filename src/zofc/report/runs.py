@@ -75,11 +75,7 @@ class RunRecord:
     @property
     def tasks_total(self) -> int | None:
         """How many tasks the run has or will have."""
-        started = (
-            event.get("tasks")
-            for event in self.events
-            if event.get("event") in ("run_started", "run_resumed")
-        )
+        started = (event.get("tasks") for event in self.events if event.get("event") in ("run_started", "run_resumed"))
         for value in (self.metrics.get("tasks_total"), *started):
             if isinstance(value, int):
                 return value
@@ -137,9 +133,7 @@ def labels(records: Sequence[RunRecord]) -> list[str]:
         [f" #{number}" for number in range(1, len(records) + 1)],
     ):
         shared = {label for label in found if found.count(label) > 1}
-        found = [
-            label + more if label in shared else label for label, more in zip(found, addition, strict=True)
-        ]
+        found = [label + more if label in shared else label for label, more in zip(found, addition, strict=True)]
     return found
 
 
@@ -148,9 +142,7 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
     found: dict[Path, Path] = {}  # resolved → as given
     for path in map(Path, paths):
         if not path.is_dir():
-            raise RunError(
-                f"{path}: no such folder" if not path.exists() else f"{path}: a file, expected a run folder"
-            )
+            raise RunError(f"{path}: no such folder" if not path.exists() else f"{path}: a file, expected a run folder")
         below = [Path(parent) for parent, _, files in _walk(path) if RECIPE in files]
         if not below:
             raise RunError(f"{path}: not a run folder and none below it (a run folder has a {RECIPE})")
@@ -206,9 +198,7 @@ def _read_matrix(path: Path) -> AccuracyMatrix | None:
 
 def _read_events(path: Path) -> tuple[Mapping[str, Any], ...]:
     *lines, rest = (_read_bytes(path) or b"").split(b"\n")
-    events = [
-        _mapping(_parse(line, path, number), path) for number, line in enumerate(lines, 1) if line.strip()
-    ]
+    events = [_mapping(_parse(line, path, number), path) for number, line in enumerate(lines, 1) if line.strip()]
     try:  # what follows the last newline may have been cut off by a kill
         last = json.loads(rest) if rest.strip() else None
     except ValueError:

@@ -120,9 +120,7 @@ class Grid:
             *self.rows,
         ]
         table = "\n".join("| " + " | ".join(_markdown(cell) for cell in line) + " |" for line in lines)
-        below = [f"**Warning:** {_markdown(text)}" for text in self.warnings] + [
-            _markdown(text) for text in self.notes
-        ]
+        below = [f"**Warning:** {_markdown(text)}" for text in self.warnings] + [_markdown(text) for text in self.notes]
         return "\n\n".join([f"### {_markdown(self.title)}"] * bool(self.title) + [table, *below]) + "\n"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -258,20 +256,14 @@ def compare(records: Sequence[RunRecord]) -> Grid:
         ("train time", *(duration(record.train_seconds) for record in records)),
         ("trained parameters", *(_by_group(record.trainable) for record in records)),
     ]
-    notes = (
-        ("The same in all: " + "; ".join(f"{name} {value}" for name, value, *_ in shared) + ".",)
-        if shared
-        else ()
-    )
+    notes = ("The same in all: " + "; ".join(f"{name} {value}" for name, value, *_ in shared) + ".",) if shared else ()
     grid = Grid(("", *labels(records)), tuple(rows), notes=notes, warnings=_cautions(records))
     return _beside_paper(grid, records) if any(record.setting("paper") for record in records) else grid
 
 
 def differences(records: Sequence[RunRecord]) -> Grid:
     """The settings in which the runs differ."""
-    recipes = [
-        flat({key: value for key, value in record.recipe.items() if key != "paper"}) for record in records
-    ]
+    recipes = [flat({key: value for key, value in record.recipe.items() if key != "paper"}) for record in records]
     keys = dict.fromkeys(key for recipe in recipes for key in recipe if key not in ("name", "title"))
     lines = ((key, *(_setting(recipe.get(key)) for recipe in recipes)) for key in keys)
     return Grid(("setting", *labels(records)), tuple(line for line in lines if len(set(line[1:])) > 1))
@@ -294,14 +286,10 @@ def _cautions(records: Sequence[RunRecord]) -> tuple[str, ...]:
     found = []
     for label, record in zip(labels(records), records, strict=True):
         if not record.finished:
-            found.append(
-                f"{label} is {record.status}." + " Its numbers cover those." * bool(record.tasks_done)
-            )
+            found.append(f"{label} is {record.status}." + " Its numbers cover those." * bool(record.tasks_done))
         if record.matrix and record.matrix.unmeasured:
             tasks = ", ".join(str(group + 1) for group in record.matrix.unmeasured)
-            found.append(
-                f"{label} has no final accuracy for the classes of task {tasks}; the means leave them out."
-            )
+            found.append(f"{label} has no final accuracy for the classes of task {tasks}; the means leave them out.")
     return tuple(found)
 
 
@@ -368,9 +356,5 @@ def _beside_paper(grid: Grid, records: Sequence[RunRecord]) -> Grid:
 def _footnotes(printed: Mapping[str, str], formal: Mapping[str, str]) -> Iterator[str]:
     """Which of our metrics each of the paper's words stands for, in its tables and in its formulas."""
     for word, name in printed.items():
-        other = (
-            ""
-            if formal[word] == name
-            else f"; its appendix A defines it as our {METRICS[formal[word]].label}"
-        )
+        other = "" if formal[word] == name else f"; its appendix A defines it as our {METRICS[formal[word]].label}"
         yield f"{MARKS[word]} {word} as the paper's tables print it is our {METRICS[name].label}{other}."

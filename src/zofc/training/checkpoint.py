@@ -1,6 +1,6 @@
 """Checkpoints: safetensors for tensors, JSON for the rest, never pickle.
 
-`state.json` names the tensor file that belongs to it and is renamed into place last: it is the moment a checkpoint comes
+`state.json` names the tensor file that belongs to it and is renamed into place last: that is when a checkpoint comes
 into being. No generator state is saved, because no generator has any (see `seeds`).
 """
 
@@ -97,4 +97,3 @@ def unpack_optimizers(tensors: dict[str, Tensor], scalars: dict[str, Any]) -> di
             _, mover, name, key = flat.split("|")
             state.setdefault(mover, {}).setdefault(name, {})[key] = value
     return state
-

@@ -1,4 +1,4 @@
-"""A method on its backbone with the classes it has learned: what training moves, what a checkpoint holds, what predicts."""
+"""A method on its backbone with the classes it has learned: what training moves, a checkpoint holds, and predicts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class Continual:
         self.backbone = load_backbone(recipe.backbone, recipe.seed, device)
         self.method = get_method(recipe.method.name)(self.backbone, recipe)
         self.classes: list[str] = []
-        self.train_view, self.test_view = make_views(recipe, self.backbone.image_size, self.backbone.mean, self.backbone.std)
+        self.train_view, self.test_view = make_views(
+            recipe, self.backbone.image_size, self.backbone.mean, self.backbone.std
+        )
 
     @property
     def tasks(self) -> list[range]:
@@ -43,7 +45,11 @@ class Continual:
         for start, stop in tasks:
             self.extend(names[start:stop])
         own = self.method.state_dict()
-        wrong = [key for key in own.keys() | tensors.keys() if key not in own or key not in tensors or own[key].shape != tensors[key].shape]
+        wrong = [
+            key
+            for key in own.keys() | tensors.keys()
+            if key not in own or key not in tensors or own[key].shape != tensors[key].shape
+        ]
         if wrong:
             raise RunError(f"the checkpoint does not fit this recipe: {', '.join(sorted(wrong)[:3])}")
         self.method.load_state_dict(tensors)

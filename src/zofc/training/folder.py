@@ -1,4 +1,4 @@
-"""The run folder: one process writes it, every file appears whole, and nothing in it is ever overwritten by another run."""
+"""The run folder: one process writes it, every file appears whole, no other run overwrites it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def speaking_of(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise RunError(
-                f"no space left to write {path}; what was written before is intact: free some space, then continue with "
+                f"no space left to write {path}; what was written before is intact: free some space, then use "
                 f"zofc run --resume"
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
@@ -102,7 +102,9 @@ class RunFolder:
             with speaking_of(self.path):
                 lock.acquire()
         except Timeout as error:
-            raise RunError(f"{self.path} is being written by another process; wait for it or choose another folder") from error
+            raise RunError(
+                f"{self.path} is being written by another process; wait for it or choose another folder"
+            ) from error
         try:
             yield
         finally:
@@ -111,7 +113,9 @@ class RunFolder:
 
 def recipe_digest(recipe: Recipe) -> str:
     """Eight letters that differ between recipes; how and where a run is executed does not count."""
-    what = recipe.model_dump(mode="json", exclude={"training": {"device", "threads", "workers", "loggers", "checkpoint_minutes"}})
+    what = recipe.model_dump(
+        mode="json", exclude={"training": {"device", "threads", "workers", "loggers", "checkpoint_minutes"}}
+    )
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -131,8 +135,14 @@ def differences(ours: Recipe, theirs: Recipe) -> list[str]:
 
     def flat(value: Any, key: str = "") -> dict[str, Any]:
         if isinstance(value, dict) and value:
-            return {k: v for name, part in value.items() for k, v in flat(part, f"{key}.{name}" if key else name).items()}
+            return {
+                k: v for name, part in value.items() for k, v in flat(part, f"{key}.{name}" if key else name).items()
+            }
         return {key: value}
 
     a, b = flat(ours.model_dump(mode="json")), flat(theirs.model_dump(mode="json"))
-    return [f"{key}: {b.get(key)} there, {a.get(key)} here" for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)]
+    return [
+        f"{key}: {b.get(key)} there, {a.get(key)} here"
+        for key in sorted(a.keys() | b.keys())
+        if a.get(key) != b.get(key)
+    ]

@@ -49,7 +49,9 @@ def _tensorboard(recipe: Recipe, run: Path) -> ScalarLogger:
 
 
 def _wandb(recipe: Recipe, run: Path) -> ScalarLogger:
-    session = _need("wandb", "wandb").init(project="zofc", name=run.name, dir=str(run), config=recipe.model_dump(mode="json"))
+    session = _need("wandb", "wandb").init(
+        project="zofc", name=run.name, dir=str(run), config=recipe.model_dump(mode="json")
+    )
     return ScalarLogger(lambda scalars, step: session.log(scalars), session.finish)
 
 

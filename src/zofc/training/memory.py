@@ -34,11 +34,11 @@ def measure(device: torch.device, resident: Iterable[Tensor]) -> Iterator[Peak]:
     peak.bytes = live.peak
 
 
-class _LiveBytes(TorchDispatchMode):
+class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the storages that are alive, from the moment an operator returns them until they are freed."""
 
     def __init__(self, resident: Iterable[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self.bytes = self.peak = 0
         for tensor in resident:

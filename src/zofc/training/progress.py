@@ -25,10 +25,12 @@ class Display:
         match event["event"]:
             case "run_started" | "run_resumed":
                 verb = "running" if event["event"] == "run_started" else "continuing"
-                trained = ", ".join(f"{name} {count:,}" for name, count in event["parameters"].items() if name != "backbone")
+                trained = ", ".join(
+                    f"{name} {count:,}" for name, count in event["parameters"].items() if name != "backbone"
+                )
                 self._say(
-                    f"[bold]{event['name']}[/]: {verb} {event['method']} on {event['device']}, {event['classes']} classes in "
-                    f"{event['tasks']} tasks; frozen {event['parameters']['backbone']:,}"
+                    f"[bold]{event['name']}[/]: {verb} {event['method']} on {event['device']}, "
+                    f"{event['classes']} classes in {event['tasks']} tasks; frozen {event['parameters']['backbone']:,}"
                     + (f", trained {trained} parameters" if trained else ", nothing trained")
                 )
             case "task_started":
@@ -36,7 +38,8 @@ class Display:
             case "epoch" if not self._terminal:
                 self._say(
                     f"task {event['task'] + 1} epoch {event['epoch'] + 1}: loss {event['loss']:.4f}, "
-                    f"train accuracy {event['accuracy']:.1f} %, {event['steps'] / max(event['seconds'], 1e-9):.1f} steps/s"
+                    f"train accuracy {event['accuracy']:.1f} %, "
+                    f"{event['steps'] / max(event['seconds'], 1e-9):.1f} steps/s"
                 )
             case "evaluated":
                 self._stop_bar()
@@ -50,9 +53,8 @@ class Display:
         if self.live is None or self.bar is None:
             return
         rate = (status.step - self.first_step) / max(time.monotonic() - self.started, 1e-9)
-        text = (
-            f"epoch {status.epoch + 1}/{status.epochs} loss {status.loss:.3f} acc {status.accuracy:.0f} % {rate:.1f} steps/s"
-        )
+        where = f"epoch {status.epoch + 1}/{status.epochs}"
+        text = f"{where} loss {status.loss:.3f} acc {status.accuracy:.0f} % {rate:.1f} steps/s"
         self.live.update(self.bar, completed=status.step, description=text)
 
     def close(self) -> None:
@@ -66,7 +68,12 @@ class Display:
         self.started, self.first_step = time.monotonic(), event.get("step", 0)
         if self._terminal and not self.quiet and event["steps"]:
             label = f"task {event['task'] + 1}"
-            columns = (TextColumn(label), BarColumn(bar_width=24), TextColumn("{task.description}"), TimeRemainingColumn())
+            columns = (
+                TextColumn(label),
+                BarColumn(bar_width=24),
+                TextColumn("{task.description}"),
+                TimeRemainingColumn(),
+            )
             self.live = Progress(*columns, console=self.console, transient=True)
             self.bar = self.live.add_task("", total=event["steps"], completed=self.first_step)
             self.live.start()

@@ -30,7 +30,9 @@ def check_recipe(recipe: Recipe) -> None:
     if kind not in SOURCES:
         raise RecipeError(f"{recipe.name}: data.source: unknown source '{kind}'{nearest(kind, SOURCES)}")
     if recipe.peft.kind not in PEFTS:
-        raise RecipeError(f"{recipe.name}: peft.kind: unknown module '{recipe.peft.kind}'{nearest(recipe.peft.kind, PEFTS)}")
+        raise RecipeError(
+            f"{recipe.name}: peft.kind: unknown module '{recipe.peft.kind}'{nearest(recipe.peft.kind, PEFTS)}"
+        )
     check_loggers(recipe)
     pick_device(recipe.training.device)
 
@@ -49,12 +51,16 @@ def open_data(recipe: Recipe, spec: str, notice: Callable[[str], None]) -> Sourc
     return open_source(spec, options)
 
 
+def order_seed(recipe: Recipe) -> int:
+    return recipe.seed if recipe.data.order_seed is None else recipe.data.order_seed
+
+
 def open_stream(recipe: Recipe, notice: Callable[[str], None]) -> Stream:
     """The recipe's tasks, checked against what its method can do."""
     data = recipe.data
     stream = Stream.build(
         open_data(recipe, data.source, notice),
-        order_seed=recipe.seed if data.order_seed is None else data.order_seed,
+        order_seed=order_seed(recipe),
         increment=data.increment,
         first=data.first,
         classes=data.classes,

@@ -1,4 +1,4 @@
-"""Learning one task: the one training loop. It yields after every step, so that whoever drives it may save, show or stop."""
+"""Learning one task: the one training loop. It yields after every step, so that its driver may save, show or stop."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TaskTraining:
 
     def resume(self, epoch: int, step: int, meter: dict[str, float]) -> None:
         self.epoch, self.step = epoch, step
-        self.meter = Meter(**{**asdict(Meter()), **meter})  # type: ignore[arg-type]
+        self.meter = Meter(**{**asdict(Meter()), **meter})
 
     def run(self) -> Iterator[float]:
         """Step by step; yields the seconds each took. After a yield, `epoch` and `step` say what has been done."""
@@ -80,7 +80,10 @@ class TaskTraining:
             for images, labels in self.loader.train_batches(self.batch_size, name, start=self.step, augment=augment):
                 number = self.epoch * self.steps_per_epoch + self.step
                 if not self.peak_memory:
-                    with measure(self.model.device, [*self.model.backbone.vit.parameters(), *self.model.method.parameters()]) as peak:
+                    with measure(
+                        self.model.device,
+                        [*self.model.backbone.vit.parameters(), *self.model.method.parameters()],
+                    ) as peak:
                         report = self.placement.step(images, labels, self.epoch, number)
                     self.peak_memory = peak.bytes
                 else:
@@ -113,7 +116,14 @@ class TaskTraining:
 
     def _status(self, report: StepReport, done: int) -> StepStatus:
         return StepStatus(
-            self.index, self.tasks, self.epoch, self.placement.epochs, done, self.total_steps, report.loss, self.meter.accuracy
+            self.index,
+            self.tasks,
+            self.epoch,
+            self.placement.epochs,
+            done,
+            self.total_steps,
+            report.loss,
+            self.meter.accuracy,
         )
 
     def _check(self, report: StepReport, number: int) -> None:

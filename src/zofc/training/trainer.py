@@ -1,4 +1,4 @@
-"""The trainer: task by task through a stream, evaluating every group seen, saving as it goes, never losing a step it saved."""
+"""The trainer: task by task through a stream, evaluating every group seen and saving as it goes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
 
 from zofc.data import Stream
 from zofc.errors import DataError, RunError, ZofcError
 from zofc.metrics import AccuracyMatrix, summary
-from zofc.recipe import Recipe
 from zofc.training import checkpoint
 from zofc.training.checkpoint import Progress
 from zofc.training.continual import Continual
@@ -23,7 +23,7 @@ from zofc.training.device import environment, pick_device, set_up
 from zofc.training.events import EventLog, Events, Listener
 from zofc.training.folder import RunFolder
 from zofc.training.loggers import make_loggers
-from zofc.training.resolve import check_recipe, open_data, open_stream
+from zofc.training.resolve import check_recipe, open_data, open_stream, order_seed
 from zofc.training.task import TaskTraining
 
 
@@ -98,12 +98,22 @@ class Trainer:
             why = str(error)
         notice(f"earlier tasks are not evaluated again: {why}")
         new = open_data(self.recipe, self.recipe.data.then[-1], notice)
-        return Stream.continuing(learned, [range(*task) for task in progress.tasks[: progress.inherited]], [new])
+        return Stream.continuing(
+            learned,
+            [range(*task) for task in progress.tasks[: progress.inherited]],
+            [new],
+            order_seed=order_seed(self.recipe),
+        )
 
     # -- one task --------------------------------------------------------------------------------------------------
 
     def _learn(
-        self, training: TaskTraining, fresh: bool, optimizers: dict[str, Any], asked: StopRequest, events: Events
+        self,
+        training: TaskTraining,
+        fresh: bool,
+        optimizers: dict[str, Any],
+        asked: StopRequest,
+        events: Events,
     ) -> None:
         progress, model = self.progress, training.model
         events.send(
@@ -183,13 +193,21 @@ class Trainer:
 
     def _save(self, model: Continual, training: TaskTraining | None, events: Events) -> None:
         progress = self.progress
-        progress.classes, progress.tasks = list(model.classes), [(task.start, task.stop) for task in model.tasks]
-        tensors, scalars = {}, {}
+        progress.classes, progress.tasks = (
+            list(model.classes),
+            [(task.start, task.stop) for task in model.tasks],
+        )
+        tensors: dict[str, Tensor] = {}
+        scalars: dict[str, Any] = {}
         if training is None:
             progress.epoch = progress.step = 0
             progress.meter = {}
         else:
-            progress.epoch, progress.step, progress.meter = training.epoch, training.step, vars(training.meter).copy()
+            progress.epoch, progress.step, progress.meter = (
+                training.epoch,
+                training.step,
+                vars(training.meter).copy(),
+            )
             self._note_memory(training)
             tensors, scalars = checkpoint.pack_optimizers(training.placement.state())
         tensors |= {f"method|{key}": value for key, value in model.method.state_dict().items()}
@@ -221,8 +239,13 @@ class Trainer:
                 "tasks": progress.done,
                 "tasks_total": len(stream.tasks),
                 **summary(self.matrix),
-                "trainable_parameters": {name: sum(t.numel() for t in group.values()) for name, group in groups.items()},
-                "seconds": {"train": round(progress.train_seconds, 3), "evaluate": round(progress.evaluate_seconds, 3)},
+                "trainable_parameters": {
+                    name: sum(t.numel() for t in group.values()) for name, group in groups.items()
+                },
+                "seconds": {
+                    "train": round(progress.train_seconds, 3),
+                    "evaluate": round(progress.evaluate_seconds, 3),
+                },
                 "steps": progress.steps,
                 "peak_memory": max(progress.peak_memory, default=0) or model.backbone.bytes,
                 "peak_memory_by_task": progress.peak_memory,
@@ -233,12 +256,18 @@ class Trainer:
         before = self.folder.read_json("environment.json")
         for name, checksum in stream.checksums.items():
             if before.get("data", {}).get(name, checksum) != checksum:
-                raise RunError(f"{self.folder}: the data of '{name}' changed since this run began (its checksum differs)")
+                raise RunError(
+                    f"{self.folder}: the data of '{name}' changed since this run began (its checksum differs)"
+                )
         known = before.get("backbone", {}).get("checksum", model.backbone.checksum)
         if known != model.backbone.checksum:
-            raise RunError(f"{self.folder}: the backbone's weights changed since this run began (their checksum differs)")
+            raise RunError(
+                f"{self.folder}: the backbone's weights changed since this run began (their checksum differs)"
+            )
         data = {**before.get("data", {}), **stream.checksums}
-        self.folder.write_json("environment.json", {**environment(device), "data": data, "backbone": model.backbone.describe()})
+        self.folder.write_json(
+            "environment.json", {**environment(device), "data": data, "backbone": model.backbone.describe()}
+        )
 
     def _announce(self, events: Events, name: str, stream: Stream, model: Continual) -> None:
         probe = model.method.group_names

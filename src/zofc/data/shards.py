@@ -1,0 +1,211 @@
+"""Parquet shards in the Hugging Face layout: an image column with encoded bytes, an integer label column.
+
+Which is which, and the class names, stand in the schema's `huggingface` metadata. Labels are read first, so
+only the chosen images are decoded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from zofc.data.decoding import settle
+from zofc.data.selection import check_trainable, hold_out, select_split
+from zofc.data.source import EncodedImages, ImageSet, Source, SourceOptions
+from zofc.errors import DataError
+
+LABEL_NAMES = ("label", "fine_label", "labels", "target")  # which of several label columns is meant
+TEST_PREFIXES = ("test", "val")
+
+
+def read_parquet(name: str, path: Path, options: SourceOptions) -> Source:
+    """The shards at a path, with their own test split or one held out of each class."""
+    train_files, test_files = find_shards(name, path)
+    train = read_rows(train_files)
+    test = read_rows(test_files, like=train.columns) if test_files else None
+    classes, present = _classes(train, test)
+    if len(present) < len(classes):
+        options.notice(f"{name}: {len(classes) - len(present)} of {len(classes)} named classes have no images")
+    names = tuple(classes[label] for label in present)
+    train = train.renumber(present)
+    if test is None:
+        kept, held = hold_out(train.labels, names, options.test_fraction, options.seed, name)
+        train, test = train.take(kept), train.take(held)
+    else:
+        test = test.renumber(present)
+    check_trainable(names, train.labels, test.labels, name)
+    train_set = _read_set(train, "train", options.per_class, options)
+    test_set = _read_set(test, "test", options.test_per_class, options)
+    check_trainable(names, train_set.labels, test_set.labels, name)  # broken ones may have been left out
+    return Source(name, names, train_set, test_set, _checksum(train_files + test_files), train.columns.domains)
+
+
+def find_shards(name: str, path: Path) -> tuple[list[Path], list[Path]]:
+    """The training and the test shards; without any named train-*, all shards are for training."""
+    if path.is_file():
+        return [path], []
+    shards = sorted(path.glob("*.parquet")) or sorted(path.glob("data/*.parquet"))
+    if not shards:
+        raise DataError(f"{name}: no *.parquet files in {path}")
+    train = [s for s in shards if s.name.startswith("train")]
+    tests = ([s for s in shards if s.name.startswith(prefix)] for prefix in TEST_PREFIXES)
+    test = next((found for found in tests if found), [])
+    if test and not train:
+        raise DataError(f"{name}: {path} has test shards but no train-*.parquet")
+    return (train, test) if train else (shards, [])
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column is what, and what the labels mean (None: unnamed)."""
+
+    image: str
+    label: str
+    domain: str | None
+    classes: tuple[str, ...] | None
+    domains: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of several shards: all but the images."""
+
+    files: Sequence[Path]
+    columns: Columns
+    shards: NDArray[np.int64]  # (n,) which file
+    rows: NDArray[np.int64]  # (n,) which row of it
+    labels: NDArray[np.int64]  # (n,)
+    domains: NDArray[np.int64] | None  # (n,)
+
+    def take(self, indices: NDArray[np.int64]) -> Rows:
+        domains = None if self.domains is None else self.domains[indices]
+        rows, labels = self.rows[indices], self.labels[indices]
+        return Rows(self.files, self.columns, self.shards[indices], rows, labels, domains)
+
+    def renumber(self, present: NDArray[np.int64]) -> Rows:
+        labels = np.searchsorted(present, self.labels)
+        return Rows(self.files, self.columns, self.shards, self.rows, labels, self.domains)
+
+
+def find_columns(schema: Any, file: Path) -> Columns:
+    """The image and label columns by their declared type, else by their Arrow type."""
+    try:
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        declared = {name: str(feature.get("_type")) for name, feature in features.items() if name in schema.names}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        features, declared = {}, {}
+
+    def of_type(kind: str, fits: Any) -> list[str]:
+        named = [name for name, declared_kind in declared.items() if declared_kind == kind]
+        return named or [f.name for f in schema if f.name != "domain" and fits(f.type)]
+
+    images = of_type("Image", lambda t: pa.types.is_struct(t) and t.get_field_index("bytes") >= 0)
+    labels = [name for name in of_type("ClassLabel", pa.types.is_integer) if name != "domain"]
+    preferred = [name for name in LABEL_NAMES if name in labels]
+    if not images or not (preferred or len(labels) == 1):
+        raise DataError(
+            f"{file}: expected an image column (a struct with `bytes`) and one integer label column, "
+            f"got the columns {', '.join(schema.names)}"
+        )
+    label = (preferred or labels)[0]
+
+    def names(column: str) -> tuple[str, ...]:
+        return tuple(map(str, features[column].get("names") or ()))
+
+    domain = "domain" if declared.get("domain") == "ClassLabel" else None
+    classes = names(label) if declared.get(label) == "ClassLabel" else ()
+    return Columns(images[0], label, domain, classes or None, names(domain) if domain else ())
+
+
+def read_rows(files: Sequence[Path], like: Columns | None = None) -> Rows:
+    """Labels and domains of every row of these shards, which must agree on columns and names."""
+    shards, rows, labels, domains = [], [], [], []
+    for number, file in enumerate(files):
+        schema = _open(file).schema_arrow
+        columns = find_columns(schema, file)
+        like = like or columns
+        if columns != like:
+            raise DataError(f"{file}: its columns or class names differ from those of the other shards")
+        labels.append(_integers(file, columns.label, like.classes))
+        if columns.domain:
+            domains.append(_integers(file, columns.domain, like.domains))
+        shards.append(np.full(len(labels[-1]), number))
+        rows.append(np.arange(len(labels[-1])))
+    assert like is not None
+    joined = np.concatenate(domains) if domains else None
+    return Rows(files, like, np.concatenate(shards), np.concatenate(rows), np.concatenate(labels), joined)
+
+
+def _integers(file: Path, column: str, names: Sequence[str] | None) -> NDArray[np.int64]:
+    values = pq.read_table(file, columns=[column])[column]
+    if values.null_count:
+        raise DataError(f"{file}: column {column} has {values.null_count} rows without a value")
+    numbers: NDArray[np.int64] = values.to_numpy().astype(np.int64)
+    wrong = np.flatnonzero((numbers < 0) | (numbers >= (len(names) if names is not None else np.inf)))
+    if len(wrong):
+        raise DataError(f"{file} row {wrong[0]}: {column} {numbers[wrong[0]]} is not the number of a named class")
+    return numbers
+
+
+def _classes(train: Rows, test: Rows | None) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """All class names, and the labels that occur."""
+    labels = train.labels if test is None else np.concatenate([train.labels, test.labels])
+    if not len(train.labels):
+        raise DataError(f"{train.files[0]}: no rows")
+    names = train.columns.classes or tuple(f"class {i}" for i in range(int(labels.max()) + 1))
+    return names, np.unique(labels)
+
+
+def _read_set(rows: Rows, split: str, per_class: int | None, options: SourceOptions) -> ImageSet:
+    chosen = rows.take(select_split(rows.labels, split, per_class, options.seed))
+    items, names = (
+        read_bytes(chosen),
+        [f"{chosen.files[s]} row {r}" for s, r in zip(chosen.shards, chosen.rows, strict=True)],
+    )
+    images, keep = settle(EncodedImages(items, names), options.skip_broken, options.notice)
+    chosen = chosen.take(keep)
+    return ImageSet(images, chosen.labels, chosen.domains)
+
+
+def read_bytes(rows: Rows) -> list[bytes]:
+    """The encoded images of ascending rows, touching only the row groups that hold them."""
+    found: list[bytes] = []
+    for number in np.unique(rows.shards):
+        wanted = rows.rows[rows.shards == number]
+        shard = _open(rows.files[number])
+        start = 0
+        for group in range(shard.num_row_groups):
+            count = shard.metadata.row_group(group).num_rows
+            inside = wanted[(wanted >= start) & (wanted < start + count)] - start
+            start += count
+            if len(inside):
+                column = shard.read_row_group(group, columns=[rows.columns.image])[rows.columns.image]
+                encoded = pc.struct_field(column.take(pa.array(inside)), "bytes").to_pylist()
+                found.extend(data or b"" for data in encoded)  # no bytes: found broken when it is decoded
+    return found
+
+
+def _open(file: Path) -> Any:
+    try:
+        return pq.ParquetFile(file)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"cannot read {file}: {error}") from error
+
+
+def _checksum(files: Sequence[Path]) -> str:
+    """SHA-256 over the names and contents of the shards."""
+    digest = hashlib.sha256()
+    for file in files:
+        with file.open("rb") as content:
+            digest.update(f"{file.name}\t{hashlib.file_digest(content, 'sha256').hexdigest()}\n".encode())
+    return f"sha256:{digest.hexdigest()}"
