@@ -105,7 +105,8 @@ def reached(recipe: Recipe, key: str) -> object:
 def test_every_row_is_shipped_for_every_setting() -> None:
     rows = {f"{row}/{setting}" for row in ROWS for setting in SETTINGS}
     own = {f"{row}/base" for row in ("zofc", "adapter-fo", "classifier-fo", "simplecil")}
-    assert set(recipe_names()) == rows | own | {"demo/zofc", "demo/first-order"}
+    demos = {f"demo/{row}" for row in ("zofc", "first-order", "classifier", "simplecil", "joint", "finetune")}
+    assert set(recipe_names()) == rows | own | demos
 
 
 @pytest.mark.parametrize("name", recipe_names())

@@ -186,7 +186,7 @@ STYLES = {
         ),
     )
 }
-DEFAULT = "street@1.0"  # what the benchmark shows
+DEFAULT = "street@0.5"  # what the benchmark shows
 
 
 def style(spec: str) -> Style:

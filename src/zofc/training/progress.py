@@ -20,6 +20,8 @@ class Display:
         self.bar: TaskID | None = None
         self.started = 0.0
         self.first_step = 0
+        self.told = time.monotonic()  # when the last plain line was printed
+        self.epochs = 0
 
     def event(self, event: Event) -> None:
         match event["event"]:
@@ -35,7 +37,7 @@ class Display:
                 )
             case "task_started":
                 self._start_bar(event)
-            case "epoch" if not self._terminal:
+            case "epoch" if not self._terminal and self._due(event):
                 self._say(
                     f"task {event['task'] + 1} epoch {event['epoch'] + 1}: loss {event['loss']:.4f}, "
                     f"train accuracy {event['accuracy']:.1f} %, "
@@ -64,8 +66,14 @@ class Display:
     def _terminal(self) -> bool:
         return self.console.is_terminal
 
+    def _due(self, event: Event) -> bool:
+        """Plain lines are told every few seconds, and at the end of a task."""
+        due = time.monotonic() - self.told > 5 or event["epoch"] + 1 == self.epochs
+        self.told = time.monotonic() if due else self.told
+        return due
+
     def _start_bar(self, event: Event) -> None:
-        self.started, self.first_step = time.monotonic(), event.get("step", 0)
+        self.started, self.first_step, self.epochs = time.monotonic(), event.get("step", 0), event["epochs"]
         if self._terminal and not self.quiet and event["steps"]:
             label = f"task {event['task'] + 1}"
             columns = (
