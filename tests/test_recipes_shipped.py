@@ -153,7 +153,7 @@ def test_images_are_seen_as_in_appendix_f(row: str, setting: str) -> None:
     assert recipe.views.scale == ((0.08, 1.0) if domainnet else (0.05, 1.0))
     assert recipe.views.ratio == (3 / 4, 4 / 3)
     assert recipe.views.test_interpolation == ("bilinear" if domainnet else "bicubic")
-    assert (recipe.views.flip, recipe.views.normalize) == (0.5, "none")
+    assert (recipe.views.flip, recipe.views.normalize) == (0.5, "paper")
 
 
 @each_setting

@@ -33,6 +33,9 @@ Preset = Literal["paper", "controlled", "released"]
 PRESETS: tuple[str, ...] = get_args(Preset)
 
 
+PAPER_BACKBONE = "vit_base_patch16_224.augreg_in21k"
+
+
 class Strict(BaseModel):
     """No unknown keys, no silent conversions, no changes after validation."""
 
@@ -48,7 +51,9 @@ class Views(Strict):
     flip: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="probability of a horizontal flip")
     resize: Annotated[float, Field(ge=1)] = Field(256 / 224, description="test view: short side over crop size")
     test_interpolation: Literal["bicubic", "bilinear"] = "bicubic"
-    normalize: Literal["backbone", "none"] = Field("backbone", description="none: inputs in [0, 1], as in the paper")
+    normalize: Literal["backbone", "paper", "none"] = Field(
+        "backbone", description="none: inputs in [0, 1]; paper: none for the paper's backbone, its own for any other"
+    )
 
     @field_validator("scale", "ratio")
     @classmethod
@@ -85,6 +90,11 @@ class Backbone(Strict):
     architecture: str | None = Field(None, description="timm name for a local file that does not describe itself")
     pretrained: bool = Field(True, description="false: random weights (tests, ablations)")
     checksum: str | None = Field(None, description="sha256 that a local weight file must have")
+
+    @property
+    def is_the_papers(self) -> bool:
+        """Whether these are the weights of the published results, which were fed inputs in [0, 1]."""
+        return PAPER_BACKBONE in (self.name, self.architecture)
 
 
 class Peft(Strict):

@@ -87,7 +87,7 @@ def make_views(
 ) -> tuple[TrainView, TestView]:
     """The recipe's views at the backbone's input size, with its mean and std unless the recipe says [0, 1]."""
     views = recipe.views
-    if views.normalize == "none":
+    if views.normalize == "none" or (views.normalize == "paper" and recipe.backbone.is_the_papers):
         norm: tuple[tuple[float, ...] | None, tuple[float, ...] | None] = (None, None)
     else:
         norm = (mean, std)
