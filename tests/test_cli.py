@@ -98,14 +98,32 @@ def test_run_prints_the_resolved_recipe_and_does_nothing(zofc: Run, tmp_path: Pa
         (["zofc/base", "optimize.pfet.lr=0.1"], "did you mean 'peft'"),
         (["demo/zofc", "data.increment=500"], "data.increment"),
         (["zofc/base", "data.source=folder:absent"], "absent"),
-        (["imagenet-r", "--resume", "nowhere"], "imagenet-r"),
+        (["demo/zofc", "peft.blocks=first 99"], "peft.blocks: 'first 99', but the backbone has 6 blocks"),
+        (["demo/zofc", "backbone.name=vit_nope"], "backbone.name"),
+        (["demo/zofc", "backbone.checksum=abc"], "backbone.checksum"),
+        (["demo/zofc", "backbone.pretrained=false"], "backbone.pretrained"),
+        (["demo/simplecil", "head.kind=linear"], "head.kind"),
+        (["demo/zofc", "data.then=[fodler:x]"], "did you mean 'folder'"),
         (["--resume", "nowhere"], "not a run folder"),
-        (["--resume", "nowhere", "seed=1"], "keeps its recipe"),
+        (["demo/zofc", "--resume", "nowhere", "--again"], "--again"),
     ],
 )
 def test_mistakes_are_told_without_a_trace(zofc: Run, tmp_path: Path, words: list[str], expected: str) -> None:
     code, said = zofc("run", *words)
     assert code == 2 and expected in said and "Traceback" not in said
+    assert not (tmp_path / "runs").exists()  # refused before any work: nothing is left of it
+
+
+def test_a_resumed_run_may_run_elsewhere_but_keeps_its_recipe(zofc: Run, finished: Path) -> None:
+    (finished / "metrics.json").unlink()
+    code, said = zofc("run", "--resume", str(finished), "seed=1")
+    assert code == 2 and "another recipe (seed: 1993 there, 1 here)" in said
+    code, said = zofc("run", "--resume", str(finished), "training.threads=1", "training.workers=0")
+    assert code == 0, said
+    assert load_recipe(str(finished / "recipe.yaml")).training.threads == 1
+    assert (finished / "report.html").exists()
+    code, said = zofc("run", "--resume", str(finished), "--print")
+    assert code == 0 and "threads: 1" in said
 
 
 def test_show_compare_report(zofc: Run, finished: Path, recipe_file: Callable[..., str], tmp_path: Path) -> None:
@@ -144,8 +162,12 @@ def test_learn_then_evaluate(zofc: Run, finished: Path, tmp_path: Path) -> None:
     assert code == 0 and "all images" in said
     result = json.loads((tmp_path / "result.json").read_text())
     assert set(result["per_class"]) == {"fox", "hare"} and sum(map(sum, result["confusion"])) == 10
-    code, said = zofc("learn", "more", "folder:photos")
-    assert code == 2 and "fox" in said
+    before = {path.name for path in tmp_path.iterdir()}
+    for words, expected in ((("more", "folder:photos"), "fox"), ((str(finished), "folder:typo"), "typo")):
+        code, said = zofc("learn", *words)
+        assert code == 2 and expected in said
+    assert {path.name for path in tmp_path.iterdir()} == before  # nothing half-made is left behind
+    assert len(list((tmp_path / "runs").glob("*/recipe.yaml"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -192,3 +214,16 @@ def test_the_display_shows_a_live_line_in_a_terminal(tiny_recipe: Make, tmp_path
     )
     text = screen.getvalue()
     assert "task 1" in text and "steps/s" in text and "loss" in text and "learned" in text
+
+
+def test_the_display_shows_text_as_it_is() -> None:
+    import io
+
+    from rich.console import Console
+
+    from zofc.training.progress import Display
+
+    screen = io.StringIO()
+    display = Display(Console(file=screen, width=120))
+    display.event({"event": "notice", "text": "ignored /data/[old] pics/[/x].png"})
+    assert "ignored /data/[old] pics/[/x].png" in screen.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,6 +93,54 @@ def test_evaluation_counts_every_image_in_the_confusion_matrix(learner: zofc.Lea
     Image.fromarray(pictures(0, 1)[0]).save(tmp_path / "zebra" / "0.png")
     with pytest.raises(DataError, match="never learned: zebra"):
         learner.evaluate(f"folder:{tmp_path}")
+
+
+def test_a_task_that_fails_leaves_the_model_as_it_was(learner: zofc.Learner, tmp_path: Path) -> None:
+    learner.learn({"red": pictures(0), "green": pictures(1)})
+    x = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    before = learner.model.scores(x)
+    (tmp_path / "broken.png").write_bytes(b"not an image")
+    with pytest.raises(DataError, match=r"broken\.png"):
+        learner.learn({"blue": [*pictures(2), tmp_path / "broken.png"], "cyan": pictures(1)})
+    assert learner.classes == ("red", "green") and torch.equal(learner.model.scores(x), before)
+    learner.learn({"blue": pictures(2), "cyan": pictures(1, seed=5)})
+    assert len(learner.classes) == 4
+
+
+def test_saving_replaces_a_saved_model_and_nothing_else(
+    learner: zofc.Learner, tiny_recipe: Make, tmp_path: Path
+) -> None:
+    learner.learn({"red": pictures(0), "green": pictures(1)})
+    learner.save(tmp_path / "model")
+    learner.save(tmp_path / "model")
+    run = start_run(tiny_recipe("simplecil/base"), tmp_path / "runs")
+    train(run)
+    (tmp_path / "papers").mkdir()
+    (tmp_path / "papers" / "thesis.txt").write_text("mine")
+    for place in (run.path, tmp_path / "papers"):
+        with pytest.raises(RunError, match="holds no saved model"):
+            learner.save(place)
+    assert zofc.load(run.path).recipe == run.recipe
+
+
+def test_what_a_run_had_measured_survives_loading_and_saving(tiny_recipe: Make, tmp_path: Path) -> None:
+    run = start_run(tiny_recipe("simplecil/base", "training.workers=0"), tmp_path)
+    train(run)
+    loaded = zofc.load(run.path)
+    loaded.learn({"red": pictures(0), "green": pictures(1)})
+    loaded.save(tmp_path / "model")
+    assert (
+        zofc.load(tmp_path / "model").history.rows[:3] == json.loads((run.path / "matrix.json").read_text())["accuracy"]
+    )
+
+
+def test_a_run_stopped_inside_a_task_is_not_loaded(tiny_recipe: Make, tmp_path: Path) -> None:
+    run = start_run(tiny_recipe("simplecil/base"), tmp_path)
+    train(run)
+    state = run.path / "checkpoint" / "state.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), "done": 2}))
+    with pytest.raises(RunError, match="stopped inside task 3"):
+        zofc.load(run.path)
 
 
 def test_mistakes_are_told(learner: zofc.Learner, tmp_path: Path) -> None:

@@ -106,6 +106,16 @@ def test_a_task_of_one_class_is_refused_where_there_is_no_prototype() -> None:
     cls.check(recipe(head="linear", mask=False), [2, 1])
 
 
+def test_prototypes_without_the_mask_are_refused() -> None:
+    with pytest.raises(RecipeError, match=r"method\.prototypes.*mask"):
+        get_method("adapter").check(recipe(prototypes=True, mask=False), [2, 2])
+
+
+def test_without_the_mask_only_a_first_task_of_one_class_has_nothing_to_train(tiny: Backbone) -> None:
+    assert learner(tiny, recipe(mask=False), 1).groups() == {}
+    assert learner(tiny, recipe(mask=False), 2, 1).groups() != {}
+
+
 def test_the_prototype_variant_replaces_the_trained_rows_by_class_means(tiny: Backbone, images: Tensor) -> None:
     method = learner(tiny, recipe(prototypes=True), 2)
     method.head.sigma.fill_(5.0)

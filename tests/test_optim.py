@@ -224,6 +224,14 @@ def test_a_zero_gradient_under_a_clip_moves_nothing() -> None:
     assert torch.equal(a, torch.ones(3))
 
 
+@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_moves_nothing(clip: float | None, bad: float) -> None:
+    a = torch.ones(3)
+    assert not Mover({"a": a}, Group(lr=1.0, clip=clip)).move({"a": torch.tensor([0.0, bad, 1.0])}, 0)
+    assert torch.equal(a, torch.ones(3))
+
+
 def test_schedules_run_over_the_groups_own_epochs() -> None:
     cosine = Mover({"a": torch.zeros(1)}, Group(lr=0.01, schedule="cosine", min_lr=1e-5, epochs=10))
     assert cosine.learning_rate(0) == 0.01

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +19,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from zofc.errors import DivergedError, RecipeError, RunError
+from zofc.errors import DivergedError, Interrupted, RecipeError, RunError
 from zofc.recipe import Recipe, dump_recipe
 from zofc.training import folder as folders
 from zofc.training import trainer as trainers
 from zofc.training.checkpoint import load_checkpoint
+from zofc.training.continual import Continual
 from zofc.training.device import environment, pick_device
-from zofc.training.events import Event, StepStatus
+from zofc.training.events import Event, Events, StepStatus
 from zofc.training.folder import RunFolder, folder_for, recipe_digest
 from zofc.training.runs import extend_run, resume_run, start_run, train
-from zofc.training.trainer import Interrupted
 
 Make = Callable[..., Recipe]
 
@@ -75,7 +77,7 @@ def test_a_run_leaves_what_its_folder_promises(tiny_recipe: Make, tmp_path: Path
     assert metrics["all_classes"] == pytest.approx(metrics["final_average"])
     assert load_checkpoint(folder.path) is not None
     made_with = json.loads((folder.path / "environment.json").read_text())
-    assert made_with["torch"] == torch.__version__.split("+")[0] or made_with["torch"]
+    assert made_with["torch"] == metadata.version("torch")
     assert made_with["backbone"]["width"] == 24 and made_with["data"]
     names = [json.loads(line)["event"] for line in (folder.path / "events.jsonl").read_text().splitlines()]
     assert names[0] == "run_started" and names[-1] == "run_finished" and names.count("evaluated") == 3
@@ -302,14 +304,52 @@ def test_a_corrupt_checkpoint_is_named(tiny_recipe: Make, tmp_path: Path) -> Non
         load_checkpoint(folder.path)
 
 
-def test_a_checkpoint_of_another_shape_is_refused(tiny_recipe: Make, tmp_path: Path) -> None:
+def test_a_recipe_edited_in_place_or_tensors_of_another_shape_are_refused(tiny_recipe: Make, tmp_path: Path) -> None:
     folder = start_run(tiny_recipe("adapter-fo/base"), tmp_path)
     train(folder)
     (folder.path / "metrics.json").unlink()
     changed = folder.recipe.model_copy(update={"peft": folder.recipe.peft.model_copy(update={"rank": 3})})
     (folder.path / "recipe.yaml").write_text(dump_recipe(changed))
-    with pytest.raises(RunError, match=r"does not fit this recipe: peft\.blocks"):
+    with pytest.raises(RunError, match=r"recipe\.yaml was changed"):
         train(folder)
+    found = load_checkpoint(folder.path)
+    assert found is not None
+    model = Continual(changed, torch.device("cpu"))
+    with pytest.raises(RunError, match=r"does not fit this recipe: peft\.blocks"):
+        model.restore(found[0].classes, found[0].tasks, found[1])
+
+
+def test_ctrl_c_in_the_last_evaluation_finishes_this_run_and_starts_no_other(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = start_run(tiny_recipe("simplecil/base", "data.classes=2"), tmp_path)
+    real = trainers.Trainer._evaluate
+
+    def evaluate_then_ask(self: trainers.Trainer, *args: Any) -> None:
+        real(self, *args)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(trainers.Trainer, "_evaluate", evaluate_then_ask)
+    with pytest.raises(Interrupted, match="is finished; stopped before"):
+        train(folder)
+    assert folder.finished
+
+
+def test_a_second_ctrl_c_stops_at_once_and_says_how_to_continue(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = start_run(tiny_recipe("simplecil/base"), tmp_path)
+
+    def ask_twice(self: trainers.Trainer, *args: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(trainers.Trainer, "_evaluate", ask_twice)
+    with pytest.raises(Interrupted, match="stopped at once; continue with: zofc run --resume"):
+        train(folder)
+    monkeypatch.undo()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert train(folder)["finished"]
 
 
 # -- what can go wrong -----------------------------------------------------------------------------------------------
@@ -343,6 +383,35 @@ def test_a_full_disk_is_told_and_what_was_saved_is_intact(long_recipe: Recipe, t
     straight = start_run(long_recipe, tmp_path / "straight")
     train(straight)
     assert result(run) == result(straight.path)
+
+
+def test_a_folder_removed_under_a_run_is_told(tiny_recipe: Make, tmp_path: Path) -> None:
+    folder = start_run(tiny_recipe("simplecil/base"), tmp_path)
+
+    class Remover(Recorder):
+        def event(self, event: Event) -> None:
+            if event["event"] == "task_started":
+                shutil.rmtree(folder.path)
+
+    with pytest.raises(RunError, match="is gone"):
+        train(folder, [Remover()])
+
+
+def test_an_event_log_that_cannot_be_opened_is_told_and_listeners_are_closed(tiny_recipe: Make, tmp_path: Path) -> None:
+    folder = start_run(tiny_recipe("simplecil/base"), tmp_path)
+    (folder.path / "events.jsonl").mkdir()
+    with pytest.raises(RunError, match=r"cannot write .*events\.jsonl"):
+        train(folder)
+    closed = []
+
+    class Stubborn(Recorder):
+        def close(self) -> None:
+            closed.append(self)
+            raise OSError("cannot close")
+
+    with pytest.raises(OSError, match="cannot close"):
+        Events([Stubborn(), Stubborn()]).close()
+    assert len(closed) == 2
 
 
 def test_a_folder_that_cannot_be_written_is_told(
@@ -446,6 +515,37 @@ def test_a_run_can_be_extended_where_its_first_data_is_gone(tiny_recipe: Make, t
     rows = json.loads((new.path / "matrix.json").read_text())["accuracy"]
     assert rows[-1][:2] == [None, None] and rows[-1][2] is not None
     assert RunFolder.existing(new.path).finished
+
+
+def test_what_cannot_be_learned_is_refused_before_a_folder_is_made(tiny_recipe: Make, tmp_path: Path) -> None:
+    """Also where the first data is gone: a linear head has no prototype for a single class."""
+    first, one = tmp_path / "first", tmp_path / "one"
+    save_glyph_folders(first, ("ant", "bee"))
+    save_glyph_folders(one, ("cow",))
+    recipe = tiny_recipe(
+        "adapter-fo/base", f"data.source=folder:{first}", "data.classes=null", "head.kind=linear", "training.workers=0"
+    )
+    old = start_run(recipe, tmp_path / "runs")
+    train(old)
+    for _ in range(2):
+        with pytest.raises(RecipeError, match="task 2 has a single class"):
+            extend_run(old.path, f"folder:{one}")
+        assert len(list((tmp_path / "runs").iterdir())) == 1
+        if first.exists():
+            first.rename(tmp_path / "elsewhere")
+
+
+def test_first_data_that_has_grown_does_not_keep_a_run_from_learning(tiny_recipe: Make, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    save_glyph_folders(first, ("ant", "bee"))
+    save_glyph_folders(second, ("cow", "dog"))
+    recipe = tiny_recipe("adapter-fo/base", f"data.source=folder:{first}", "data.classes=null", "training.workers=0")
+    old = start_run(recipe, tmp_path / "runs")
+    train(old)
+    shutil.copy(first / "ant" / "0.png", first / "ant" / "new.png")
+    recorder = Recorder()
+    assert train(extend_run(old.path, f"folder:{second}"), [recorder])["tasks"] == 2
+    assert any("changed since it was learned" in notice["text"] for notice in recorder.named("notice"))
 
 
 def test_a_joint_run_has_no_further_tasks(tiny_recipe: Make, tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from zofc.errors import RecipeError, ZofcError, nearest
+from zofc.errors import RecipeError, RunError, ZofcError, nearest
 
 DEFAULT_PAIR = ("demo/zofc", "demo/first-order")
 app = typer.Typer(
@@ -49,9 +50,14 @@ def run(
 
     names = [word for word in words or [] if not _is_override(word)]
     overrides = [word for word in words or [] if _is_override(word)]
-    if resume is not None and len(names) > 1:
-        raise typer.BadParameter("--resume continues one run: give one recipe or none")
-    chosen = names or ([] if resume else list(DEFAULT_PAIR))
+    if resume is not None and (len(names) > 1 or again):
+        raise typer.BadParameter("--resume continues one run as it is: give one recipe or none, and no --again")
+    if resume is not None:
+        chosen = names or [str(resume / "recipe.yaml")]
+        if not (resume / "recipe.yaml").is_file():
+            raise RunError(f"{resume} is not a run folder (it has no recipe.yaml)")
+    else:
+        chosen = names or list(DEFAULT_PAIR)
     recipes = [load_recipe(name, overrides) for name in chosen]
     if show:
         for recipe in recipes:
@@ -62,16 +68,14 @@ def run(
     from zofc.training.runs import resume_run, start_run, train
 
     if resume is not None:
-        if overrides and not recipes:
-            raise RecipeError("a resumed run keeps its recipe; leave the overrides out or start a new run")
-        folders = [resume_run(resume, recipes[0] if recipes else None)]
+        folders = [resume_run(resume, recipes[0])]
     else:
         folders = [start_run(recipe, runs, again) for recipe in recipes]
     for folder in folders:
         if folder.finished and not quiet:
             out.print(f"{folder} is finished already (run anew with --again)", highlight=False, soft_wrap=True)
         train(folder, [Display(out, quiet)])
-    _finish([folder.path for folder in folders], runs if resume is None else resume.parent)
+    _finish([folder.path for folder in folders], (resume or runs) / "report.html")
 
 
 def _is_override(word: str) -> bool:
@@ -79,12 +83,11 @@ def _is_override(word: str) -> bool:
     return bool(equals) and "/" not in key and not key.endswith((".yaml", ".yml"))
 
 
-def _finish(paths: list[Path], runs: Path) -> None:
+def _finish(paths: list[Path], page: Path) -> None:
     from zofc.report import read_runs, summary, write_report
 
     records = read_runs(paths)
     out.print(summary(records))
-    page = runs / "report.html"
     write_report(records, page)
     out.print(f"report: {page}", highlight=False, soft_wrap=True)
 
@@ -100,8 +103,8 @@ def list_(
         raise RecipeError(f"cannot list '{what}'{nearest(what, makers)}")
     headers, rows = makers[what]()
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for header in headers:
-        table.add_column(header, overflow="fold")
+    for number, header in enumerate(headers):
+        table.add_column(header, overflow="fold", no_wrap=number == 0)
     for row in rows:
         if pattern in row[0]:
             table.add_row(*row)
@@ -151,8 +154,13 @@ def _datasets() -> Listing:
 def _backbones() -> Listing:
     import timm
 
-    rows = [("embedded", "part of this package: a small ViT pre-trained on generated characters")]
-    rows += [(name, "timm, weights from the hub") for name in timm.list_pretrained("vit_*")]
+    rows: list[tuple[str, ...]] = [
+        ("embedded", "part of this package: a small ViT pre-trained on generated characters")
+    ]
+    for name in timm.list_pretrained(["vit_*", "deit*"]):
+        home = timm.model_entrypoint(name.partition(".")[0]).__module__
+        if home.endswith(("vision_transformer", "deit")):
+            rows.append((name, "timm, weights from the hub"))
     return ("backbone.name", "what it is"), rows
 
 
@@ -229,7 +237,7 @@ def learn(
 
     folder = extend_run(path, data, output)
     train(folder, [Display(out, quiet)])
-    _finish([folder.path], folder.path.parent)
+    _finish([folder.path], folder.path / "report.html")
     out.print(f"extended run: {folder}", highlight=False, soft_wrap=True)
 
 
@@ -253,7 +261,7 @@ def evaluate(
         row = result.confusion[index].copy()
         row[index] = 0
         other = f"{result.classes[int(row.argmax())]} ({int(row.max())})" if row.any() else "–"
-        table.add_row(name, str(int(result.confusion[index].sum())), f"{accuracy:.1f}", other)
+        table.add_row(escape(name), str(int(result.confusion[index].sum())), f"{accuracy:.1f}", escape(other))
     out.print(table)
     out.print(f"all images: {result.accuracy:.2f} %", highlight=False)
     if output is not None:
@@ -283,18 +291,5 @@ def main() -> None:
     try:
         app()
     except ZofcError as error:
-        err.print(f"[bold red]zofc:[/] {_plain(error)}", highlight=False, soft_wrap=True)
-        raise SystemExit(_exit_code(error)) from None
-    except KeyboardInterrupt:
-        err.print("zofc: stopped")
-        raise SystemExit(130) from None
-
-
-def _plain(error: ZofcError) -> str:
-    from rich.markup import escape
-
-    return escape(str(error))
-
-
-def _exit_code(error: ZofcError) -> int:
-    return 130 if type(error).__name__ == "Interrupted" else 2
+        err.print(f"[bold red]zofc:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        raise SystemExit(error.exit_code) from None

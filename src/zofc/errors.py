@@ -12,6 +12,8 @@ from collections.abc import Iterable
 class ZofcError(Exception):
     """Anything the user can mend."""
 
+    exit_code = 2
+
 
 class RecipeError(ZofcError):
     """A recipe that cannot be run: unknown key, wrong type, impossible value."""
@@ -33,10 +35,17 @@ class DivergedError(ZofcError):
     """The loss became infinite or not a number."""
 
 
+class Interrupted(ZofcError):
+    """The user asked to stop; what was done is saved."""
+
+    exit_code = 130
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the closest known name, or the list of them when none is close."""
     names = sorted(str(k) for k in known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if close:
         return f"; did you mean '{close[0]}'?"
-    return f"; known: {', '.join(names)}" if names else ""
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return f"; known: {', '.join(names[:10])}{more}" if names else ""

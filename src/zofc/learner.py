@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from zofc.data import EncodedImages, ImageSet, Loader, SourceOptions, open_source
+from zofc.data import EncodedImages, ImageSet
 from zofc.data.source import Images
 from zofc.errors import DataError, RunError
 from zofc.recipe import Recipe, load_recipe
@@ -25,7 +25,7 @@ from zofc.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from zofc.training.continual import Continual
 from zofc.training.device import environment, pick_device, set_up
 from zofc.training.events import Events, Listener
-from zofc.training.folder import RunFolder
+from zofc.training.folder import RunFolder, recipe_digest
 from zofc.training.resolve import check_recipe, open_data
 from zofc.training.task import TaskTraining
 
@@ -73,9 +73,6 @@ class GivenImages:
                 f"image {index} is neither a PIL image, an (h, w, 3) uint8 array nor a path: {error}"
             ) from error
 
-    def size(self, index: int) -> tuple[int, int]:
-        return self.load(index).size
-
     def take(self, indices: NDArray[np.int64]) -> GivenImages:
         return GivenImages([self.items[int(i)] for i in indices])
 
@@ -95,6 +92,7 @@ class Learner:
         set_up(device, self.recipe.training.threads)
         self.model = Continual(self.recipe, device)
         self.events = Events(listeners)
+        self.history = Progress()  # what a loaded run had measured
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -102,20 +100,23 @@ class Learner:
         return tuple(self.model.classes)
 
     def learn(self, task: str | Mapping[str, Sequence[AnyImage]]) -> None:
-        """Learn new classes: a source such as `folder:PATH`, or images by class name."""
+        """Learn new classes: a source such as `folder:PATH` (all its training images), or images by class name.
+
+        If it fails or is interrupted, nothing has been learned of the task.
+        """
         names, images = self._open_task(task)
         known = sorted(set(names) & set(self.classes))
         if known:
             raise DataError(f"already learned: {', '.join(known[:5])}; a task brings new classes")
-        type(self.model.method).check(self.recipe, [len(names)])
-        start = len(self.classes)
-        self.model.extend(names)
-        loader = self.model.loader(images.relabel(images.labels + start))
-        training = TaskTraining(self.model, loader, self.events, len(self.model.tasks))
-        training.begin()
-        for _ in training.run():
-            pass
-        training.end()
+        type(self.model.method).check(self.recipe, [len(names)], len(self.model.tasks))
+        loader = self.model.loader(images.relabel(images.labels + len(self.classes)))
+        with self.model.all_or_nothing():
+            self.model.extend(names)
+            training = TaskTraining(self.model, loader, self.events, len(self.model.tasks))
+            training.begin()
+            for _ in training.run():
+                pass
+            training.end()
 
     def predict(self, images: Sequence[AnyImage], top: int = 1) -> list[list[Prediction]]:
         """The `top` most likely classes of each image, best first."""
@@ -123,8 +124,8 @@ class Learner:
             raise RunError("nothing has been learned yet")
         given = ImageSet(GivenImages(list(images)), np.zeros(len(images), np.int64))
         answers: list[list[Prediction]] = []
-        for batch, _ in self.model.plain_batches(self._loader(given)):
-            chances = self.model.scores(batch).double().cpu().softmax(-1)
+        for batch, _ in self.model.plain_batches(self.model.loader(given)):
+            chances = self.model.scores(batch).cpu().double().softmax(-1)
             best = chances.topk(min(top, len(self.classes)))
             for row_chances, row_classes in zip(best.values.tolist(), best.indices.tolist(), strict=True):
                 answers.append([Prediction(self.classes[c], p) for c, p in zip(row_classes, row_chances, strict=True)])
@@ -132,10 +133,7 @@ class Learner:
 
     def evaluate(self, source: str) -> Evaluation:
         """Accuracy on a source whose class names are among those learned; its test set, or all of it if it has none."""
-        opened = open_source(
-            source,
-            SourceOptions(seed=self.recipe.seed, test_fraction=0.0, skip_broken=self.recipe.data.skip_broken),
-        )
+        opened = open_data(self.recipe, source, self._notice, test_fraction=0.0)
         images = opened.test if len(opened.test) else opened.train
         unknown = [name for name in opened.classes if name not in self.classes]
         if unknown:
@@ -143,7 +141,7 @@ class Learner:
                 f"{source}: never learned: {', '.join(unknown[:5])}; learned: {', '.join(self.classes[:10])}"
             )
         ids = np.array([self.classes.index(name) for name in opened.classes], np.int64)
-        guessed, true = self.model.guesses(self._loader(images.relabel(ids[images.labels])))
+        guessed, true = self.model.guesses(self.model.loader(images.relabel(ids[images.labels])))
         size = len(self.classes)
         confusion = np.bincount(true.numpy() * size + guessed.numpy(), minlength=size * size).reshape(size, size)
         totals = confusion.sum(1)
@@ -153,41 +151,55 @@ class Learner:
         return Evaluation(self.classes, 100 * float(np.trace(confusion)) / int(confusion.sum()), per_class, confusion)
 
     def save(self, path: str | Path) -> None:
-        """Write the model as a run folder that `load` and the command line can use."""
-        folder = RunFolder.create(Path(path), self.recipe)
-        with folder.locked():
-            tasks = [(task.start, task.stop) for task in self.model.tasks]
-            progress = Progress(classes=list(self.classes), tasks=tasks, done=len(tasks), inherited=len(tasks))
-            progress.groups, progress.counts = tasks, [0] * len(tasks)
-            progress.rows = [[None] * (i + 1) for i in range(len(tasks))]  # learned, never measured
-            tensors = {f"method|{key}": value for key, value in self.model.method.state_dict().items()}
-            save_checkpoint(folder.path, progress, tensors, {})
+        """Write the model as a run folder that `load` and the command line can use. It replaces an earlier save of a
+        model, never anything else."""
+        folder = RunFolder(Path(path))
+        ours = folder.read_json("metrics.json").get("saved", False)
+        if folder.path.exists() and any(folder.path.iterdir()) and not ours:
+            raise RunError(f"{path} is not empty and holds no saved model; choose another folder")
+        tasks = [(task.start, task.stop) for task in self.model.tasks]
+        history = self.history
+        rows = list(history.rows)
+        rows += [[None] * (i + 1) for i in range(len(rows), len(tasks))]  # learned, not measured
+        counts = [*history.counts, *([0] * (len(tasks) - len(history.counts)))]
+        done = len(tasks)
+        progress = Progress(
+            recipe=recipe_digest(self.recipe), classes=list(self.classes), tasks=tasks, groups=tasks, done=done,
+            inherited=done, rows=rows, counts=counts, trained=history.trained,
+        )  # fmt: skip
+        with RunFolder.made(folder.path, self.recipe):
+            save_checkpoint(folder.path, progress, self.model.method.state_dict(), {})
             made_with = {**environment(self.model.device), "backbone": self.model.backbone.describe()}
             folder.write_json("environment.json", made_with)
-            folder.write_json("metrics.json", {"finished": True, "tasks": len(tasks), "tasks_total": len(tasks)})
+            folder.write_json("metrics.json", {"finished": True, "saved": True, "tasks": done, "tasks_total": done})
 
     @classmethod
     def load(cls, path: str | Path, device: str | None = None) -> Learner:
-        """The model of a run folder, as far as it has been trained."""
+        """The model of a run folder."""
         folder = RunFolder.existing(Path(path))
         found = load_checkpoint(folder.path)
         if found is None:
             raise RunError(f"{path} has no checkpoint yet: no task has been learned")
+        progress, tensors, _ = found
+        if progress.done < len(progress.tasks):
+            raise RunError(f"{path} was stopped inside task {progress.done + 1}; finish it: zofc run --resume {path}")
         recipe = folder.recipe
         if device:
             recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"device": device})})
         learner = cls(recipe)
-        progress, tensors, _ = found
         expected = folder.read_json("environment.json").get("backbone", {}).get("checksum")
         if expected != learner.model.backbone.checksum:
             raise RunError(f"{path}: the backbone's weights are not those it was trained with (their checksum differs)")
-        state = {key.removeprefix("method|"): value for key, value in tensors.items() if key.startswith("method|")}
-        learner.model.restore(progress.classes, progress.tasks, state)
+        learner.model.restore(progress.classes, progress.tasks, tensors)
+        learner.history = progress
         return learner
+
+    def _notice(self, text: str) -> None:
+        self.events.send("notice", text=text)
 
     def _open_task(self, task: str | Mapping[str, Sequence[AnyImage]]) -> tuple[tuple[str, ...], ImageSet]:
         if isinstance(task, str):
-            opened = open_data(self.recipe, task, lambda text: self.events.send("notice", text=text))
+            opened = open_data(self.recipe, task, self._notice, test_fraction=0.0)
             return opened.classes, opened.train
         empty = [name for name, items in task.items() if not len(items)]
         if empty or not task:
@@ -196,9 +208,6 @@ class Learner:
         labels = np.repeat(np.arange(len(names)), [len(task[name]) for name in names])
         images: Images = GivenImages([item for name in names for item in task[name]])
         return names, ImageSet(images, labels)
-
-    def _loader(self, images: ImageSet) -> Loader:
-        return self.model.loader(images)
 
 
 def load(path: str | Path, device: str | None = None) -> Learner:

@@ -6,6 +6,7 @@ way the pixels come, so a resumed run skips the batches it has seen at no cost.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -128,12 +129,18 @@ class Loader:
             num_workers=self.workers,
             pin_memory=self.device.type == "cuda",
             generator=torch.Generator(),  # torch's global one stays untouched
+            worker_init_fn=_leave_stopping_to_the_trainer,
         )
         for cut in batches:
             if isinstance(cut, DataError):
                 raise cut
             indices, pixels = cut
             yield indices.to(self.device), pixels.to(self.device, non_blocking=True)
+
+
+def _leave_stopping_to_the_trainer(worker: int) -> None:
+    """A terminal sends Ctrl-C to every process; the trainer finishes its step, so its workers must go on."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from zofc import seeds
-from zofc.errors import RecipeError, nearest
+from zofc.errors import DataError, RecipeError, nearest
 from zofc.model.backbone import Backbone
 from zofc.model.params import Moving
 from zofc.recipe import Recipe
@@ -36,8 +36,8 @@ class Method(nn.Module):
     # -- tasks ---------------------------------------------------------------------------------------------------
 
     @classmethod
-    def check(cls, recipe: Recipe, task_sizes: Sequence[int]) -> None:
-        """Refuse, before any work, what this method cannot do."""
+    def check(cls, recipe: Recipe, task_sizes: Sequence[int], learned: int = 0) -> None:
+        """Refuse, before any work, what this method cannot do; `learned` tasks came before these."""
 
     def extend(self, classes: range) -> None:
         """Make room for the classes of a new task; the values drawn depend only on the seed and the task."""
@@ -107,7 +107,8 @@ class Method(nn.Module):
                 sums = torch.zeros(len(classes), features.shape[-1], dtype=torch.float64)
             sums.index_add_(0, where, features)
             counts += torch.bincount(where, minlength=len(classes))
-        assert sums is not None and bool((counts > 0).all()), "a class without training images"
+        if sums is None or not bool((counts > 0).all()):
+            raise DataError("a class has no training images to take the mean of")
         return (sums / counts[:, None]).float()
 
 

@@ -31,15 +31,20 @@ class Classifier(Method):
         self.head = HEADS[recipe.head.kind](backbone.width)
 
     @classmethod
-    def check(cls, recipe: Recipe, task_sizes: Sequence[int]) -> None:
-        linear = recipe.head.kind == "linear"
-        if recipe.method.prototypes and linear:
+    def check(cls, recipe: Recipe, task_sizes: Sequence[int], learned: int = 0) -> None:
+        method, cosine = recipe.method, recipe.head.kind == "cosine"
+        if method.prototypes and not cosine:
             raise RecipeError("method.prototypes: class means need head.kind=cosine")
-        if recipe.method.mask and linear and 1 in task_sizes:
+        if method.prototypes and not method.mask:
             raise RecipeError(
-                f"data.increment: task {list(task_sizes).index(1) + 1} has a single class, whose masked loss is flat; "
-                "a linear head has no prototype to fall back on: use head.kind=cosine or another increment"
+                "method.prototypes: without the mask old prototypes would be trained; set method.mask=true"
             )
+        for number, size in enumerate(task_sizes, start=learned + 1):
+            if size == 1 and not cosine and (method.mask or number == 1):
+                raise RecipeError(
+                    f"data.increment: task {number} has a single class, whose loss is constant; a linear head has no "
+                    "prototype to fall back on: use head.kind=cosine or another increment"
+                )
 
     def extend(self, classes: range) -> None:
         super().extend(classes)
@@ -48,15 +53,15 @@ class Classifier(Method):
             self.head.sigma.fill_(1.0)  # the classifier is a temporary one, fresh in each task
 
     @property
-    def single(self) -> bool:
-        """A masked loss over one class is constant: there is nothing to train."""
-        return self.recipe.method.mask and len(self.tasks[-1]) == 1
-
-    @property
     def in_loss(self) -> range:
         """The tasks whose rows the loss sees, and moves: the current one, or all without the mask."""
         last = len(self.tasks) - 1
         return range(last, last + 1) if self.recipe.method.mask else range(last + 1)
+
+    @property
+    def single(self) -> bool:
+        """A loss that sees one class is constant: there is nothing to train."""
+        return sum(len(self.tasks[task]) for task in self.in_loss) == 1
 
     def groups(self) -> dict[str, dict[str, Tensor]]:
         if self.single:
@@ -66,9 +71,7 @@ class Classifier(Method):
     def begin_task(self, batches: Batches) -> str | None:
         if not self.single:
             return None
-        return (
-            f"task {len(self.tasks)} has one class: its masked loss is constant, so it takes a prototype row untrained"
-        )
+        return f"task {len(self.tasks)} has one class: its loss is constant, so it takes a prototype row untrained"
 
     def end_task(self, batches: Batches) -> None:
         if self.single or self.recipe.method.prototypes:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
+from zofc.errors import RecipeError
 from zofc.methods.base import Batches, Method, method
 from zofc.model.backbone import Backbone
 from zofc.model.heads import CosineHead
@@ -17,6 +20,11 @@ class SimpleCIL(Method):
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)
         self.head = CosineHead(backbone.width)
+
+    @classmethod
+    def check(cls, recipe: Recipe, task_sizes: Sequence[int], learned: int = 0) -> None:
+        if recipe.head.kind != "cosine":
+            raise RecipeError("head.kind: class means are scored by cosine; use head.kind=cosine")
 
     def extend(self, classes: range) -> None:
         super().extend(classes)

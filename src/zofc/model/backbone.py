@@ -87,10 +87,15 @@ class Backbone:
 def load_backbone(recipe: BackboneRecipe, seed: int = 0, device: torch.device | str = "cpu") -> Backbone:
     """The backbone a recipe names, frozen, in fp32, in evaluation mode, on `device`."""
     name = recipe.name
+    is_file = name.endswith((".safetensors", ".npz"))
+    if recipe.checksum and not is_file:
+        raise RecipeError(f"backbone.checksum: only a local weight file has one to compare, not '{name}'")
+    if not recipe.pretrained and (is_file or name == EMBEDDED):
+        raise RecipeError(f"backbone.pretrained: '{name}' is a set of weights; for random ones give a timm name")
     if name == EMBEDDED:
         with resources.as_file(resources.files("zofc.model") / "weights" / "embedded.safetensors") as path:
             found = _from_safetensors(path, recipe, name)
-    elif name.endswith((".safetensors", ".npz")):
+    elif is_file:
         found = _from_file(Path(name).expanduser(), recipe)
     else:
         found = _from_timm(recipe, seed)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zofc.model.params import Moving, frozen
+from zofc.model.params import Moving, alike, frozen
 
 
 class Head(nn.Module):
@@ -48,7 +48,7 @@ class Head(nn.Module):
     def gather(self, moving: Moving, name: str, tasks: Sequence[int], like: Tensor) -> Tensor:
         """One tensor over `tasks` from `name.<task>`, moving ones in place of our own."""
         own = getattr(self, name)
-        parts = [moving.get(f"{name}.{task}", own[task]).to(like) for task in tasks]
+        parts = [alike(moving.get(f"{name}.{task}", own[task]), like) for task in tasks]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-2 if name == "rows" else -1)
 
 
@@ -68,7 +68,7 @@ class CosineHead(Head):
 
     def score(self, moving: Moving, features: Tensor, tasks: Sequence[int]) -> Tensor:
         rows = F.normalize(self.gather(moving, "rows", tasks, features), dim=-1)  # (..., classes, width)
-        sigma = moving.get("sigma", self.sigma).to(features)
+        sigma = alike(moving.get("sigma", self.sigma), features)
         return sigma[..., None, None] * (F.normalize(features, dim=-1) @ rows.mT)
 
 

@@ -18,6 +18,11 @@ def frozen(value: Tensor) -> nn.Parameter:
     return nn.Parameter(value, requires_grad=False)
 
 
+def alike(value: Tensor, like: Tensor) -> Tensor:
+    """On the device and of the type of `like`; in this order, because not every device has every type."""
+    return value.to(like.device).to(like.dtype)
+
+
 def under(moving: Moving, prefix: str) -> dict[str, Tensor]:
     """The part of `moving` below `prefix.`, with the prefix taken off."""
     return {name[len(prefix) + 1 :]: value for name, value in moving.items() if name.startswith(prefix + ".")}

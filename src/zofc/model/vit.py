@@ -30,7 +30,7 @@ def check_known(vit: nn.Module) -> VisionTransformer:
     """A model whose blocks this walk does not know is refused, never silently wrong."""
     if not isinstance(vit, VisionTransformer):
         raise WeightsError(
-            f"{type(vit).__name__} is not a timm VisionTransformer; choose a model named vit_* or deit_*"
+            f"{type(vit).__name__} is not a timm VisionTransformer; choose one that zofc list backbones shows"
         )
     for number, block in enumerate(vit.blocks):
         if type(block) is not Block or type(block.attn) is not Attention:

@@ -30,7 +30,10 @@ class Directions:
         sizes = [value.numel() for value in like.values()]
         flat = torch.from_numpy(self._flat(step, query, sum(sizes)))
         parts = torch.split(flat, sizes)
-        return {name: part.view(value.shape).to(value) for (name, value), part in zip(like.items(), parts, strict=True)}
+        return {
+            name: part.view(value.shape).to(value.dtype).to(value.device)
+            for (name, value), part in zip(like.items(), parts, strict=True)
+        }
 
     def _flat(self, step: int, query: int, size: int) -> NDArray[np.float64] | NDArray[np.int8]:
         words = np.random.Philox(key=seeds.key(self.seed, *self.name, "direction", step, query))

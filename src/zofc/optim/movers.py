@@ -29,25 +29,23 @@ class Mover:
             return plan.lr
         return plan.min_lr + (plan.lr - plan.min_lr) * (1 + math.cos(math.pi * epoch / plan.epochs)) / 2
 
-    def move(self, gradient: Mapping[str, Tensor], epoch: int) -> None:
-        """One step against `gradient`; a tensor without a gradient stays where it is."""
-        scale = self._clip_factor(gradient)
-        for name, value in self.parameters.items():
-            if name in gradient:
-                g = gradient[name] * scale if scale < 1 else gradient[name]
-                value.grad = g.sign() if self.plan.optimizer == "sign" else g
+    def move(self, gradient: Mapping[str, Tensor], epoch: int) -> bool:
+        """One step against `gradient`; a tensor without a gradient stays where it is. A gradient that is not finite
+        moves nothing and is answered with False."""
+        squares = [torch.linalg.vector_norm(g).cpu().double() ** 2 for g in gradient.values()]
+        norm = math.sqrt(float(torch.stack(squares).sum())) if squares else 0.0  # over the whole set
+        if not math.isfinite(norm):
+            return False
+        clip = self.plan.clip
+        scale = clip / norm if clip is not None and norm > clip else 1.0
+        for name, g in gradient.items():
+            scaled = g * scale if scale < 1 else g
+            self.parameters[name].grad = scaled.sign() if self.plan.optimizer == "sign" else scaled
         for settings in self.optimizer.param_groups:
             settings["lr"] = self.learning_rate(epoch)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-
-    def _clip_factor(self, gradient: Mapping[str, Tensor]) -> float:
-        """min(1, clip / ‖g‖), the norm taken over the whole set."""
-        if self.plan.clip is None:
-            return 1.0
-        squares = [torch.linalg.vector_norm(g).cpu().double() ** 2 for g in gradient.values()]
-        norm = float(torch.stack(squares).sum().sqrt())
-        return min(1.0, self.plan.clip / norm) if norm > 0 else 1.0
+        return True
 
     def state(self) -> dict[str, Any]:
         """The optimiser's state by parameter name."""

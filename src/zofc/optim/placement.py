@@ -45,7 +45,7 @@ class Placement:
     """Moves the groups of one task."""
 
     def __init__(self, method: Objective, groups: Groups, plans: Mapping[str, Group], seed: int, task: int) -> None:
-        self.method = method
+        self.method, self.groups = method, groups
         self.first = {name: Mover(groups[name], plans[name]) for name in groups if plans[name].order == "first"}
         self.zeroth: dict[str, Mover] = {}
         for plan in dict.fromkeys(plans[name] for name in groups if plans[name].order == "zeroth"):
@@ -63,6 +63,11 @@ class Placement:
     @property
     def epochs(self) -> int:
         return max((mover.plan.epochs for mover in self.movers.values()), default=0)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Numbers that move, per group."""
+        return {name: sum(value.numel() for value in group.values()) for name, group in self.groups.items()}
 
     def learning_rates(self, epoch: int) -> dict[str, float]:
         return {name: mover.learning_rate(epoch) for name, mover in self.movers.items() if mover.active(epoch)}
@@ -92,10 +97,11 @@ class Placement:
         found = {name: g for name, g in zip(leaves, gradients, strict=True) if g is not None}
         with torch.no_grad():
             accuracy = float(self.method.hits(leaves, features, labels)) / len(labels)
-        if bool(torch.isfinite(loss.detach())):
-            for mover in movers:
-                mover.move({name: found[name] for name in mover.parameters if name in found}, epoch)
-        return StepReport(float(loss.detach()), accuracy)
+        value = float(loss.detach())
+        if math.isfinite(value):
+            moved = [mover.move({n: found[n] for n in mover.parameters if n in found}, epoch) for mover in movers]
+            value = value if all(moved) else math.nan
+        return StepReport(value, accuracy)
 
     @torch.no_grad()
     def _zeroth_order(
@@ -109,9 +115,8 @@ class Placement:
         plan, tally = mover.plan, Tally()
         probe = Probe(partial(parts, tally), mover.parameters, directions, step, plan.queries, plan.chunk)
         coefficients, losses = get_estimator(plan.estimator)(probe, plan.epsilon)
-        if bool(torch.isfinite(coefficients).all()):
-            mover.move(combine(probe, coefficients), epoch)
-        return StepReport(float(losses.mean()), tally.accuracy)
+        moved = mover.move(combine(probe, coefficients), epoch)
+        return StepReport(float(losses.mean()) if moved else math.nan, tally.accuracy)
 
     def _parts(
         self, size: int | None, images: Tensor, whole: Any, labels: Tensor, tally: Tally

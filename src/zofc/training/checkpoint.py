@@ -7,6 +7,7 @@ into being. No generator state is saved, because no generator has any (see `seed
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ FOLDER = "checkpoint"
 class Progress:
     """Where a run stands; everything but the tensors."""
 
+    recipe: str = ""  # digest of the recipe that made it
     classes: list[str] = field(default_factory=list)  # names of the classes learned or being learned
     tasks: list[tuple[int, int]] = field(default_factory=list)  # class ids [start, stop) of each task
     done: int = 0  # tasks finished and evaluated
@@ -36,29 +38,38 @@ class Progress:
     rows: list[list[float | None]] = field(default_factory=list)  # the accuracy matrix so far
     counts: list[int] = field(default_factory=list)  # test images of each group
     groups: list[tuple[int, int]] = field(default_factory=list)
-    train_seconds: float = 0.0
+    train_seconds: float = 0.0  # of the finished tasks
     evaluate_seconds: float = 0.0
-    steps: int = 0
+    steps: int = 0  # of the finished tasks
+    task_seconds: float = 0.0  # of the task being learned
+    task_steps: int = 0
+    trained: dict[str, int] = field(default_factory=dict)  # parameters moved, per group
     peak_memory: list[int] = field(default_factory=list)  # per task, bytes
 
 
-def save_checkpoint(run: Path, progress: Progress, tensors: dict[str, Tensor], scalars: dict[str, Any]) -> None:
+Optimizers = dict[str, dict[str, dict[str, Any]]]  # mover -> parameter -> entry
+Checkpoint = tuple[Progress, dict[str, Tensor], Optimizers]  # progress, the method's tensors, its optimisers
+
+
+def save_checkpoint(run: Path, progress: Progress, method: Mapping[str, Tensor], optimizers: Optimizers) -> None:
     """Write a checkpoint beside the last one, make it current, drop the last one."""
     folder = run / FOLDER
+    flat = {f"method|{key}": value for key, value in method.items()} | _flatten(optimizers)
+    tensors = {key: value.detach().cpu().contiguous() for key, value in flat.items() if isinstance(value, Tensor)}
+    scalars = {key: value for key, value in flat.items() if key not in tensors}
     with speaking_of(folder):
         folder.mkdir(exist_ok=True)
-        old = sorted(folder.glob("tensors-*.safetensors"))
-        number = 1 + max((int(path.stem.split("-")[1]) for path in old), default=0)
-        name = f"tensors-{number:06d}.safetensors"
-        data = save({key: value.detach().cpu().contiguous() for key, value in tensors.items()})
-        write_whole(folder / name, data)
+        leftovers = [path for path in folder.iterdir() if path.name != "state.json"]
+        numbers = [int(path.stem.split("-")[1]) for path in folder.glob("tensors-*.safetensors")]
+        name = f"tensors-{1 + max(numbers, default=0):06d}.safetensors"
+        write_whole(folder / name, save(tensors))
         state = {"version": VERSION, "tensors": name, "scalars": scalars, **asdict(progress)}
         write_whole(folder / "state.json", json.dumps(state) + "\n")
-        for path in old:
+        for path in leftovers:
             path.unlink(missing_ok=True)
 
 
-def load_checkpoint(run: Path) -> tuple[Progress, dict[str, Tensor], dict[str, Any]] | None:
+def load_checkpoint(run: Path) -> Checkpoint | None:
     """The current checkpoint, or None if there is none yet."""
     path = run / FOLDER / "state.json"
     if not path.exists():
@@ -75,25 +86,23 @@ def load_checkpoint(run: Path) -> tuple[Progress, dict[str, Tensor], dict[str, A
             found = {key: tensors.get_tensor(key) for key in tensors.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise RunError(f"{path.parent} cannot be read: {error}") from error
-    return progress, found, scalars
+    method = {key.removeprefix("method|"): value for key, value in found.items() if key.startswith("method|")}
+    return progress, method, _unflatten({**found, **scalars})
 
 
-def pack_optimizers(state: dict[str, dict[str, dict[str, Any]]]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Optimiser state (mover → parameter → entry) as tensors and scalars under flat names."""
-    flat = {
+def _flatten(optimizers: Optimizers) -> dict[str, Any]:
+    return {
         f"optimizer|{mover}|{name}|{key}": value
-        for mover, names in state.items()
+        for mover, names in optimizers.items()
         for name, entries in names.items()
         for key, value in entries.items()
     }
-    tensors = {key: value for key, value in flat.items() if isinstance(value, Tensor)}
-    return tensors, {key: value for key, value in flat.items() if key not in tensors}
 
 
-def unpack_optimizers(tensors: dict[str, Tensor], scalars: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
-    state: dict[str, dict[str, dict[str, Any]]] = {}
-    for flat, value in {**tensors, **scalars}.items():
-        if flat.startswith("optimizer|"):
-            _, mover, name, key = flat.split("|")
+def _unflatten(flat: Mapping[str, Any]) -> Optimizers:
+    state: Optimizers = {}
+    for where, value in flat.items():
+        if where.startswith("optimizer|"):
+            _, mover, name, key = where.split("|")
             state.setdefault(mover, {}).setdefault(name, {})[key] = value
     return state

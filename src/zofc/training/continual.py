@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -53,6 +54,18 @@ class Continual:
         if wrong:
             raise RunError(f"the checkpoint does not fit this recipe: {', '.join(sorted(wrong)[:3])}")
         self.method.load_state_dict(tensors)
+
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:
+        """What fails inside the block leaves the learner as it was before."""
+        names, tasks = list(self.classes), [(task.start, task.stop) for task in self.tasks]
+        state = {name: value.clone() for name, value in self.method.state_dict().items()}
+        try:
+            yield
+        except BaseException:
+            self.classes, self.method = [], get_method(self.recipe.method.name)(self.backbone, self.recipe)
+            self.restore(names, tasks, state)
+            raise
 
     def loader(self, images: ImageSet) -> Loader:
         settings = self.recipe.training

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -72,8 +73,10 @@ class Events:
             listener.step(status)
 
     def close(self) -> None:
-        for listener in self.listeners:
-            listener.close()
+        """Close every listener, whatever happens to the others."""
+        with ExitStack() as stack:
+            for listener in self.listeners:
+                stack.callback(listener.close)
 
 
 def _drop_half_line(path: Path) -> None:

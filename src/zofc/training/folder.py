@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,9 @@ from filelock import FileLock, Timeout
 
 from zofc.errors import RunError
 from zofc.recipe import Recipe, dump_recipe, load_recipe
+
+EXECUTION = ("device", "threads", "workers", "loggers", "checkpoint_minutes")  # of a recipe's training section
+BEGINNINGS = ("recipe.yaml", "environment.json", "events.jsonl")  # what a run has before its first checkpoint
 
 
 @contextmanager
@@ -24,13 +27,17 @@ def speaking_of(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise RunError(
-                f"no space left to write {path}; what was written before is intact: free some space, then use "
-                f"zofc run --resume"
-            ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
-            raise RunError(f"cannot write {path}: {error.strerror}; choose another folder with --runs") from error
-        raise
+            what = (
+                "no space left to write {path}; what was written before is intact: free some space, then use {resume}"
+            )
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+            what = "cannot write {path}: {reason}; choose another folder with --runs"
+        elif error.errno == errno.ENOENT:
+            what = "{path} is gone: was its folder removed or renamed while it was in use?"
+        else:
+            what = "cannot write {path}: {reason}"
+        text = what.format(path=path, reason=error.strerror or error, resume="zofc run --resume")
+        raise RunError(text) from error
 
 
 def write_whole(path: Path, data: bytes | str) -> None:
@@ -57,18 +64,43 @@ class RunFolder:
         return str(self.path)
 
     @classmethod
-    def create(cls, path: Path, recipe: Recipe) -> RunFolder:
+    @contextmanager
+    def made(cls, path: Path, recipe: Recipe) -> Iterator[RunFolder]:
+        """A new run folder, to be filled inside the block; its recipe, which makes it one, is written last."""
         with speaking_of(path):
             path.mkdir(parents=True, exist_ok=True)
         folder = cls(path)
-        write_whole(path / "recipe.yaml", dump_recipe(recipe))
-        return folder
+        with folder.locked():
+            yield folder
+            write_whole(path / "recipe.yaml", dump_recipe(recipe))
+
+    @classmethod
+    def create(cls, path: Path, recipe: Recipe) -> RunFolder:
+        with cls.made(path, recipe) as folder:
+            return folder
 
     @classmethod
     def existing(cls, path: Path) -> RunFolder:
         if not (path / "recipe.yaml").is_file():
             raise RunError(f"{path} is not a run folder (it has no recipe.yaml)")
         return cls(path)
+
+    def discard_if_empty(self) -> None:
+        """Remove the folder of a run that was refused before it began, so that nothing is left of it."""
+        if (self.path / "checkpoint").exists():
+            return
+        for name in (*BEGINNINGS, ".lock"):
+            with suppress(OSError):
+                (self.path / name).unlink()
+        for folder in (self.path, self.path.parent):
+            with suppress(OSError):  # not empty: something else is in it
+                folder.rmdir()
+
+    def take_execution(self, recipe: Recipe) -> None:
+        """How and where to run is the recipe's that was asked for now; what to run stays as it is."""
+        settings = {name: getattr(recipe.training, name) for name in EXECUTION}
+        training = self.recipe.training.model_copy(update=settings)
+        write_whole(self.path / "recipe.yaml", dump_recipe(self.recipe.model_copy(update={"training": training})))
 
     @property
     def recipe(self) -> Recipe:
@@ -98,25 +130,26 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """The sole right to write; the system gives it back however the process ends."""
         lock = FileLock(self.path / ".lock", timeout=0)
-        try:
-            with speaking_of(self.path):
+        with speaking_of(self.path):
+            try:
                 lock.acquire()
-        except Timeout as error:
-            raise RunError(
-                f"{self.path} is being written by another process; wait for it or choose another folder"
-            ) from error
+            except Timeout as error:
+                text = f"{self.path} is being written by another process; wait for it or choose another folder"
+                raise RunError(text) from error
         try:
             yield
         finally:
             lock.release()
 
 
+def _substance(recipe: Recipe) -> dict[str, Any]:
+    """What a recipe says about the result; how and where it is executed does not count."""
+    return recipe.model_dump(mode="json", exclude={"training": set(EXECUTION)})
+
+
 def recipe_digest(recipe: Recipe) -> str:
-    """Eight letters that differ between recipes; how and where a run is executed does not count."""
-    what = recipe.model_dump(
-        mode="json", exclude={"training": {"device", "threads", "workers", "loggers", "checkpoint_minutes"}}
-    )
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:8]
+    """Eight letters that differ between recipes."""
+    return hashlib.sha256(json.dumps(_substance(recipe), sort_keys=True).encode()).hexdigest()[:8]
 
 
 def folder_for(recipe: Recipe, runs: Path, again: bool = False) -> Path:
@@ -140,7 +173,7 @@ def differences(ours: Recipe, theirs: Recipe) -> list[str]:
             }
         return {key: value}
 
-    a, b = flat(ours.model_dump(mode="json")), flat(theirs.model_dump(mode="json"))
+    a, b = flat(_substance(ours)), flat(_substance(theirs))
     return [
         f"{key}: {b.get(key)} there, {a.get(key)} here"
         for key in sorted(a.keys() | b.keys())

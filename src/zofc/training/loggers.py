@@ -19,13 +19,11 @@ class ScalarLogger:
 
     def __init__(self, write: Write, finish: Callable[[], Any]) -> None:
         self.write, self.finish = write, finish
-        self.epochs = 0
 
     def event(self, event: Event) -> None:
         if event["event"] == "epoch":
-            self.epochs += 1
             rates = {f"lr/{name}": value for name, value in event["lr"].items()}
-            self.write({"train/loss": event["loss"], "train/accuracy": event["accuracy"], **rates}, self.epochs)
+            self.write({"train/loss": event["loss"], "train/accuracy": event["accuracy"], **rates}, event["number"])
         elif event["event"] == "evaluated":
             row = {f"test/task {i + 1}": value for i, value in enumerate(event["row"]) if value is not None}
             overall = {} if event["all_classes"] is None else {"test/all classes": event["all_classes"]}

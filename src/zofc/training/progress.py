@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from zofc.training.events import Event, StepStatus
@@ -27,13 +28,11 @@ class Display:
         match event["event"]:
             case "run_started" | "run_resumed":
                 verb = "running" if event["event"] == "run_started" else "continuing"
-                trained = ", ".join(
-                    f"{name} {count:,}" for name, count in event["parameters"].items() if name != "backbone"
-                )
+                groups = " and ".join(event["groups"])
                 self._say(
-                    f"[bold]{event['name']}[/]: {verb} {event['method']} on {event['device']}, "
-                    f"{event['classes']} classes in {event['tasks']} tasks; frozen {event['parameters']['backbone']:,}"
-                    + (f", trained {trained} parameters" if trained else ", nothing trained")
+                    f"[bold]{escape(event['name'])}[/]: {verb} {event['method']} on {event['device']}, "
+                    f"{event['classes']} classes in {event['tasks']} tasks; {event['parameters']:,} parameters "
+                    f"frozen, {f'{groups} trained' if groups else 'nothing trained'}"
                 )
             case "task_started":
                 self._start_bar(event)
@@ -49,7 +48,7 @@ class Display:
                 overall = "" if event["all_classes"] is None else f", all classes {event['all_classes']:.1f} %"
                 self._say(f"task {event['task'] + 1} learned: accuracy per task {row}{overall}")
             case "notice":
-                self._say(f"[yellow]note[/]: {event['text']}")
+                self._say(f"[yellow]note[/]: {escape(event['text'])}")
 
     def step(self, status: StepStatus) -> None:
         if self.live is None or self.bar is None:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from zofc.data import Source, SourceOptions, Stream, open_source
 from zofc.data.source import SOURCES
-from zofc.errors import RecipeError, nearest
+from zofc.errors import RecipeError, ZofcError, nearest
 from zofc.methods import check_placement, get_method
 from zofc.model.peft import PEFTS
 from zofc.optim.estimators import get_estimator
 from zofc.recipe import Recipe
+from zofc.training.checkpoint import Progress
 from zofc.training.device import pick_device
 from zofc.training.loggers import check_loggers
 
@@ -26,9 +27,10 @@ def check_recipe(recipe: Recipe) -> None:
                 get_estimator(group.estimator)
             except RecipeError as error:
                 raise RecipeError(f"{recipe.name}: optimize.{name}.estimator: {error}") from error
-    kind = recipe.data.source.partition(":")[0]
-    if kind not in SOURCES:
-        raise RecipeError(f"{recipe.name}: data.source: unknown source '{kind}'{nearest(kind, SOURCES)}")
+    for key, spec in [("source", recipe.data.source), *(("then", spec) for spec in recipe.data.then)]:
+        kind = spec.partition(":")[0]
+        if kind not in SOURCES:
+            raise RecipeError(f"{recipe.name}: data.{key}: unknown source '{kind}'{nearest(kind, SOURCES)}")
     if recipe.peft.kind not in PEFTS:
         raise RecipeError(
             f"{recipe.name}: peft.kind: unknown module '{recipe.peft.kind}'{nearest(recipe.peft.kind, PEFTS)}"
@@ -37,14 +39,15 @@ def check_recipe(recipe: Recipe) -> None:
     pick_device(recipe.training.device)
 
 
-def open_data(recipe: Recipe, spec: str, notice: Callable[[str], None]) -> Source:
+def open_data(recipe: Recipe, spec: str, notice: Callable[[str], None], test_fraction: float | None = None) -> Source:
+    """A source under the recipe's settings."""
     data = recipe.data
     options = SourceOptions(
         root=Path(data.root).expanduser() if data.root else None,
         seed=recipe.seed,
         per_class=data.per_class,
         test_per_class=data.test_per_class,
-        test_fraction=data.test_fraction,
+        test_fraction=data.test_fraction if test_fraction is None else test_fraction,
         skip_broken=data.skip_broken,
         notice=notice,
     )
@@ -55,10 +58,16 @@ def order_seed(recipe: Recipe) -> int:
     return recipe.seed if recipe.data.order_seed is None else recipe.data.order_seed
 
 
-def open_stream(recipe: Recipe, notice: Callable[[str], None]) -> Stream:
-    """The recipe's tasks, checked against what its method can do."""
+def check_tasks(recipe: Recipe, stream: Stream, learned: int = 0) -> Stream:
+    """The stream, if the method can learn those of its tasks that are still to be learned."""
+    sizes = [len(task.classes) for task in stream.tasks[learned:]]
+    get_method(recipe.method.name).check(recipe, sizes, learned)
+    return stream
+
+
+def build_stream(recipe: Recipe, notice: Callable[[str], None]) -> Stream:
     data = recipe.data
-    stream = Stream.build(
+    return Stream.build(
         open_data(recipe, data.source, notice),
         order_seed=order_seed(recipe),
         increment=data.increment,
@@ -67,5 +76,26 @@ def open_stream(recipe: Recipe, notice: Callable[[str], None]) -> Stream:
         joint=data.joint,
         then=[open_data(recipe, spec, notice) for spec in data.then],
     )
-    get_method(recipe.method.name).check(recipe, [len(task.classes) for task in stream.tasks])
-    return stream
+
+
+def open_stream(recipe: Recipe, notice: Callable[[str], None]) -> Stream:
+    """The recipe's tasks, checked against what its method can do."""
+    return check_tasks(recipe, build_stream(recipe, notice))
+
+
+def continue_stream(recipe: Recipe, progress: Progress, notice: Callable[[str], None]) -> Stream:
+    """The stream of a run that continues another: it may do without the data that was learned before."""
+    inherited = progress.inherited
+    tasks = [range(*task) for task in progress.tasks[:inherited]]
+    learned = progress.classes[: tasks[-1].stop]
+    new = open_data(recipe, recipe.data.then[-1], notice)  # first, so that what is wrong with it is said as it is
+    without = Stream.continuing(learned, tasks, [new], order_seed=order_seed(recipe))
+    try:
+        stream = build_stream(recipe, lambda text: None)
+        why = "" if list(stream.classes[: len(learned)]) == learned else "they were not learned from the recipe's data"
+    except ZofcError as error:
+        why = str(error)
+    if why:
+        notice(f"earlier tasks are not evaluated again: {why}")
+        stream = without
+    return check_tasks(recipe, stream, inherited)

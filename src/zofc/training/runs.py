@@ -10,8 +10,8 @@ from zofc.errors import RunError
 from zofc.recipe import Recipe
 from zofc.training.checkpoint import load_checkpoint, save_checkpoint
 from zofc.training.events import Listener
-from zofc.training.folder import RunFolder, differences, folder_for
-from zofc.training.resolve import check_recipe
+from zofc.training.folder import RunFolder, differences, folder_for, recipe_digest
+from zofc.training.resolve import check_recipe, continue_stream
 from zofc.training.trainer import Trainer
 
 
@@ -19,9 +19,12 @@ def start_run(recipe: Recipe, runs: Path, again: bool = False) -> RunFolder:
     """The folder for a recipe below `runs`: the one it already has (finished or not), or a new one."""
     check_recipe(recipe)
     path = folder_for(recipe, runs, again)
-    if (path / "recipe.yaml").is_file():
-        return RunFolder.existing(path)
-    return RunFolder.create(path, recipe)
+    if not (path / "recipe.yaml").is_file():
+        return RunFolder.create(path, recipe)
+    folder = RunFolder.existing(path)
+    if not folder.finished:
+        folder.take_execution(recipe)
+    return folder
 
 
 def resume_run(path: Path, recipe: Recipe | None = None) -> RunFolder:
@@ -29,7 +32,9 @@ def resume_run(path: Path, recipe: Recipe | None = None) -> RunFolder:
     folder = RunFolder.existing(path)
     if recipe is not None and (different := differences(recipe, folder.recipe)):
         shown = "; ".join(different[:5]) + (f"; and {len(different) - 5} more" if len(different) > 5 else "")
-        raise RunError(f"{path} was made by another recipe ({shown}). Leave the recipe out to continue it as it is.")
+        raise RunError(f"{path} was made by another recipe ({shown}). Leave that out to continue it as it is.")
+    if recipe is not None and not folder.finished:
+        folder.take_execution(recipe)
     return folder
 
 
@@ -54,16 +59,19 @@ def extend_run(run: Path, source: str, output: Path | None = None) -> RunFolder:
         raise RunError(f"{run} was trained on all classes jointly; it has no further tasks to learn")
     data = recipe.data.model_copy(update={"then": (*recipe.data.then, source)})
     extended = recipe.model_copy(update={"data": data, "name": f"{recipe.name}+", "paper": None})
-    path = output or folder_for(extended, run.parent)
-    if path.exists() and any(path.iterdir()):
+    path = output or folder_for(extended, run.resolve().parent)
+    if (path / "recipe.yaml").is_file():
         existing = RunFolder.existing(path)
         if differences(extended, existing.recipe):
             raise RunError(f"{path} holds another run; choose a new folder with --output")
         return existing
-    progress, tensors, scalars = found
-    progress.inherited = progress.done
-    folder = RunFolder.create(path, extended)
-    save_checkpoint(path, progress, tensors, scalars)
-    environment = old.read_json("environment.json")
-    folder.write_json("environment.json", {key: environment[key] for key in ("data", "backbone") if key in environment})
+    progress, tensors, optimizers = found
+    progress.inherited, progress.recipe = progress.done, recipe_digest(extended)
+    check_recipe(extended)
+    continue_stream(extended, progress, lambda text: None)  # refuses what cannot be learned, before anything is written
+    with RunFolder.made(path, extended) as folder:
+        save_checkpoint(path, progress, tensors, optimizers)
+        environment = old.read_json("environment.json")
+        kept = {key: environment[key] for key in ("data", "backbone") if key in environment}
+        folder.write_json("environment.json", kept)
     return folder

@@ -61,6 +61,10 @@ class TaskTraining:
     def total_steps(self) -> int:
         return self.steps_per_epoch * self.placement.epochs
 
+    @property
+    def steps_done(self) -> int:
+        return self.epoch * self.steps_per_epoch + self.step
+
     def begin(self) -> None:
         notice = self.model.method.begin_task(lambda: self.model.plain_batches(self.loader))
         if notice:
@@ -78,7 +82,7 @@ class TaskTraining:
             clock = time.perf_counter()
             augment = recipe.views.augment == "crop-flip"
             for images, labels in self.loader.train_batches(self.batch_size, name, start=self.step, augment=augment):
-                number = self.epoch * self.steps_per_epoch + self.step
+                number = self.steps_done
                 if not self.peak_memory:
                     with measure(
                         self.model.device,
@@ -106,6 +110,7 @@ class TaskTraining:
             "epoch",
             task=self.index,
             epoch=self.epoch,
+            number=self.index * self.placement.epochs + self.epoch + 1,
             loss=self.meter.mean_loss,
             accuracy=self.meter.accuracy,
             lr=self.placement.learning_rates(self.epoch),
