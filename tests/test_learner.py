@@ -129,9 +129,8 @@ def test_what_a_run_had_measured_survives_loading_and_saving(tiny_recipe: Make, 
     loaded = zofc.load(run.path)
     loaded.learn({"red": pictures(0), "green": pictures(1)})
     loaded.save(tmp_path / "model")
-    assert (
-        zofc.load(tmp_path / "model").history.rows[:3] == json.loads((run.path / "matrix.json").read_text())["accuracy"]
-    )
+    measured = json.loads((run.path / "matrix.json").read_text())["accuracy"]
+    assert zofc.load(tmp_path / "model").history.rows[:3] == measured
 
 
 def test_a_run_stopped_inside_a_task_is_not_loaded(tiny_recipe: Make, tmp_path: Path) -> None:

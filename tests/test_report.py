@@ -244,16 +244,14 @@ def test_the_summary_shows_quality_and_cost_of_every_run(runs: list[RunRecord]) 
     assert rows["ZO-FC"] == (
         "adapter: peft ZO ×4, head FO",
         "67.20",
-        "67.20",
-        "78.60",
         "4.00",
         "52.00",
         "512 MiB",
         "2.1 min",
         "46.1 k",
     )
-    assert rows["Joint"][1:6] == ("70.00", "70.00", "—", "—", "—")
-    assert rows["One task"][1:6] == ("88.00", "88.00", "88.00", "—", "88.00")
+    assert rows["Joint"][1:4] == ("70.00", "—", "—")
+    assert rows["One task"][1:4] == ("88.00", "—", "88.00")
     assert set(rows["Just begun"][1:]) == {"—"}
 
 

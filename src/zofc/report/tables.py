@@ -18,12 +18,12 @@ from rich.text import Text
 
 from zofc.errors import ZofcError
 from zofc.metrics import METRICS, all_classes_over_time
+from zofc.recipe import PAPER_BACKBONE
 from zofc.report.runs import RunRecord, flat, labels
 
 NONE = "—"
-SHOWN = ("all_classes", "final_average", "average_incremental", "forgetting", "last_task")
+SHOWN = ("all_classes", "forgetting", "last_task")
 
-PAPER_BACKBONE = "vit_base_patch16_224.augreg_in21k"
 MARKS = {"avg": "¹", "last": "²", "fgt": "³"}  # footnotes of the paper's words
 SLICES = {  # settings of the data that leave less, more or other than the paper's, and how to say so
     "per_class": "only {} training images per class",
