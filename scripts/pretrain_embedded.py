@@ -285,7 +285,7 @@ def main() -> None:
     held_out, answers = drawers.draw(characters, look, "test", options.seed, options.test_per_class, everyone)
     results: dict[str, Any] = {
         "pretraining": pretraining,
-        "options": {key: str(value) for key, value in vars(options).items()},
+        "options": {key: str(value) for key, value in vars(options).items() if key not in ("out", "device")},
         "parameters": sum(p.numel() for name, p in vit.named_parameters() if not name.startswith("head.")),
         "bytes": options.out.stat().st_size,
         "held_out_accuracy": held_out_accuracy(vit, held_out, answers, device),
