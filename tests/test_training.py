@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -600,3 +601,31 @@ def test_a_logger_that_is_not_installed_says_how_to_get_it(
     monkeypatch.setattr(loggers, "import_module", absent)
     with pytest.raises(RecipeError, match=rf"zofc\[{name}\]"):
         train(start_run(tiny_recipe("simplecil/base", f"training.loggers=[{name}]"), tmp_path))
+
+
+def test_each_logger_speaks_its_tools_language(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tools themselves are extras; stand-ins with their calls receive what a run tells them."""
+    from zofc.training import loggers
+
+    told: dict[str, list[Any]] = {"tensorboard": [], "wandb": [], "mlflow": []}
+    writer = SimpleNamespace(add_scalar=lambda *call: told["tensorboard"].append(call), close=lambda: None)
+    session = SimpleNamespace(log=told["wandb"].append, finish=lambda: None)
+    tools = {
+        "torch.utils.tensorboard": SimpleNamespace(SummaryWriter=lambda folder: writer),
+        "wandb": SimpleNamespace(init=lambda **settings: told["wandb"].append(settings) or session),
+        "mlflow": SimpleNamespace(
+            set_experiment=lambda name: None,
+            start_run=lambda run_name: told["mlflow"].append(run_name),
+            log_params=told["mlflow"].append,
+            log_metrics=lambda scalars, step: told["mlflow"].append((scalars, step)),
+            end_run=lambda: None,
+        ),
+    }
+    monkeypatch.setattr(loggers, "import_module", tools.__getitem__)
+    folder = start_run(tiny_recipe("zofc/base", "training.loggers=[tensorboard, wandb, mlflow]"), tmp_path)
+    overall = train(folder)["all_classes"]
+    assert ("test/all classes", overall, 3) in told["tensorboard"]
+    assert told["wandb"][0]["id"] == folder.path.name and told["wandb"][-1]["test/all classes"] == overall
+    assert told["mlflow"][0] == folder.path.name and told["mlflow"][-1][0]["test/all classes"] == overall

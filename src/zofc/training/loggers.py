@@ -48,7 +48,7 @@ def _tensorboard(recipe: Recipe, run: Path) -> ScalarLogger:
 
 def _wandb(recipe: Recipe, run: Path) -> ScalarLogger:
     session = _need("wandb", "wandb").init(
-        project="zofc", name=run.name, dir=str(run), config=recipe.model_dump(mode="json")
+        project="zofc", id=run.name, resume="allow", dir=str(run), config=recipe.model_dump(mode="json")
     )
     return ScalarLogger(lambda scalars, step: session.log(scalars), session.finish)
 

@@ -54,7 +54,7 @@ class Display:
         if self.live is None or self.bar is None:
             return
         rate = (status.step - self.first_step) / max(time.monotonic() - self.started, 1e-9)
-        where = f"epoch {status.epoch + 1}/{status.epochs}"
+        where = f"epoch {status.epoch + 1}/{status.epochs} step {status.step}/{status.steps}"
         text = f"{where} loss {status.loss:.3f} acc {status.accuracy:.0f} % {rate:.1f} steps/s"
         self.live.update(self.bar, completed=status.step, description=text)
 
