@@ -17,7 +17,10 @@ from zofc.model import vit as walking
 from zofc.model.adapter import Adapter, parse_blocks
 from zofc.model.backbone import Backbone, load_backbone
 from zofc.model.heads import CosineHead, LinearHead
+from zofc.model.peft import make_peft
+from zofc.model.peft_base import PeftModule
 from zofc.recipe import Backbone as BackboneRecipe
+from zofc.recipe import Peft as PeftRecipe
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -312,3 +315,116 @@ def test_loading_onto_a_backbone_of_a_real_file(assets: Path) -> None:
             (0.5, 0.5, 0.5),
         )
         assert backbone.parameters == pytest.approx(count, rel=0.02)
+
+
+# -- PEFT beyond the paper's adapter ---------------------------------------------------------------------------------
+
+
+def peft(kind: str, backbone: Backbone, **settings: object) -> PeftModule:
+    recipe = PeftRecipe(kind=kind, blocks="first 2", **settings)  # type: ignore[arg-type]
+    return make_peft(recipe, backbone, generator())
+
+
+FAMILIES = [
+    ("adapter", {"beside": "attention"}),
+    ("adapter", {"scale": "learned"}),
+    ("adaptformer", {}),
+    ("lora", {}),
+    ("prefix", {"length": 3}),
+    ("prefix", {"length": 3, "compensated": False}),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings"), FAMILIES[:4])
+def test_adapters_and_lora_start_as_the_plain_vit(
+    tiny: Backbone, images: torch.Tensor, kind: str, settings: dict[str, object]
+) -> None:
+    """To the bit where the ViT's own attention is called; LoRA's goes through the walk's, so to rounding."""
+    module = peft(kind, tiny, **settings)
+    features, plain = tiny.leave(tiny.enter(images), module.inserts({})), tiny.features(images)
+    if kind == "lora":
+        torch.testing.assert_close(features, plain)
+    else:
+        assert torch.equal(features, plain)
+
+
+@pytest.mark.parametrize(("kind", "settings"), FAMILIES)
+def test_every_family_evaluates_stacked_parameters_query_by_query(
+    tiny: Backbone, images: torch.Tensor, kind: str, settings: dict[str, object]
+) -> None:
+    tiny.vit.double()
+    module = stirred(peft(kind, tiny, **settings).double())
+    x = tiny.enter(images.double())
+    queries = [
+        {n: p + 0.2 * torch.randn(p.shape, generator=generator(q), dtype=p.dtype) for n, p in module.named_parameters()}
+        for q in range(3)
+    ]
+    alone = torch.stack([tiny.leave(x, module.inserts(query)) for query in queries])
+    stacked = {name: torch.stack([query[name] for query in queries]) for name in queries[0]}
+    torch.testing.assert_close(tiny.leave(x, module.inserts(stacked)), alone, rtol=1e-10, atol=1e-10)
+    assert (alone[0] - alone[1]).abs().max() > 1e-3
+
+
+def test_lora_merged_into_the_weights_agrees_with_lora_beside_them(tiny: Backbone, images: torch.Tensor) -> None:
+    tiny.vit.double()
+    module = stirred(peft("lora", tiny, scale=0.5).double())
+    beside = tiny.leave(tiny.enter(images.double()), module.inserts({}))
+    width = tiny.width
+    for number in module.numbers:
+        w = dict(module.blocks[str(number)].named_parameters())
+        qkv = tiny.vit.blocks[number].attn.qkv.weight
+        qkv[width : 2 * width] += 0.5 * w["up_key"] @ w["down_key"]
+        qkv[2 * width :] += 0.5 * w["up_value"] @ w["down_value"]
+    torch.testing.assert_close(tiny.vit(images.double()), beside, rtol=1e-9, atol=1e-9)
+
+
+def test_a_prefix_is_attended_to_as_further_keys_and_values(tiny: Backbone, images: torch.Tensor) -> None:
+    """Written out for one block; compensated, the attention paid to the prefix sums to one."""
+    for compensated in (False, True):
+        module = stirred(peft("prefix", tiny, length=3, compensated=compensated))
+        h = tiny.vit.blocks[0].norm1(tiny.enter(images))
+        attn, w = tiny.vit.blocks[0].attn, dict(module.blocks["0"].named_parameters())
+        q, k, v = (part.reshape(6, 5, 2, 12).transpose(1, 2) for part in attn.qkv(h).chunk(3, -1))
+        pk, pv = (w[name].reshape(1, 3, 2, 12).transpose(1, 2).expand(6, -1, -1, -1) for name in ("keys", "values"))
+        scores = (q @ torch.cat([pk, k], 2).mT / 12**0.5).softmax(-1)
+        if compensated:
+            scores = torch.cat([scores[..., :3] / scores[..., :3].sum(-1, keepdim=True), scores[..., 3:]], -1)
+        by_hand = attn.proj((scores @ torch.cat([pv, v], 2)).transpose(1, 2).reshape(6, 5, 24))
+        torch.testing.assert_close(walking.attend(attn, h, module.inserts({})[0]), by_hand)
+
+
+def test_adaptformer_reads_the_state_and_joins_the_residual_sum(tiny: Backbone, images: torch.Tensor) -> None:
+    module = stirred(peft("adaptformer", tiny))
+    x = tiny.enter(images)
+    block, w = tiny.vit.blocks[0], dict(module.blocks["0"].named_parameters())
+    state = x + block.attn(block.norm1(x))
+    inner = torch.relu(state @ w["down_weight"].T + w["down_bias"])
+    by_hand = state + block.mlp(block.norm2(state)) + 0.1 * (inner @ w["up_weight"].T + w["up_bias"])
+    torch.testing.assert_close(walking.walk(tiny.vit, x, module.inserts({}), 0, 1), by_hand)
+
+
+def test_dropout_acts_only_where_a_stream_is_lent_and_repeats_with_it(tiny: Backbone, images: torch.Tensor) -> None:
+    module = stirred(peft("adaptformer", tiny, dropout=0.5))
+    x = tiny.enter(images)
+    plain = tiny.leave(x, module.inserts({}))
+    noisy = [tiny.leave(x, module.inserts({}, generator(seed))) for seed in (1, 1, 2)]
+    assert torch.equal(plain, tiny.leave(x, module.inserts({})))
+    assert torch.equal(noisy[0], noisy[1]) and not torch.equal(noisy[0], noisy[2]) and not torch.equal(noisy[0], plain)
+
+
+@pytest.mark.parametrize(("rank", "count"), [(5, 101_436), (16, 304_320), (64, 1_189_632)])
+def test_adaptformer_has_the_published_number_of_parameters_on_vit_b16(rank: int, count: int) -> None:
+    module = Adapter(768, range(12), rank, 0.1, generator(), place="across_mlp", activation="relu")
+    assert sum(p.numel() for p in module.parameters()) == count
+
+
+def test_a_learned_scale_adds_one_number_per_block() -> None:
+    module = Adapter(768, range(5), 5, None, generator(), place="beside_attention")
+    assert sum(p.numel() for p in module.parameters()) == 42_270
+
+
+def test_peft_that_cannot_be_is_refused(tiny: Backbone) -> None:
+    with pytest.raises(RecipeError, match="did you mean 'adapter'"):
+        peft("adaptr", tiny)
+    with pytest.raises(RecipeError, match=r"peft\.scale"):
+        peft("lora", tiny, scale="learned")

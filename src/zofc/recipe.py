@@ -100,10 +100,14 @@ class Backbone(Strict):
 class Peft(Strict):
     """The small module beside the frozen blocks."""
 
-    kind: str = "adapter"
+    kind: str = Field("adapter", description="adapter, adaptformer, lora, prefix")
     rank: Positive = 5
     blocks: str | tuple[int, ...] = Field("first 5", description="all, first N, last N, or a list of block numbers")
-    scale: float = 0.1
+    scale: float | Literal["learned"] = 0.1
+    beside: Literal["mlp", "attention"] = Field("mlp", description="adapter: which sub-layer it stands beside")
+    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="adaptformer: inside, first order only")
+    length: Positive = Field(10, description="prefix: learned keys and values per block")
+    compensated: bool = Field(True, description="prefix: the attention paid to it sums to one")
 
 
 class Head(Strict):
@@ -118,6 +122,44 @@ class Method(Strict):
         True, description="false: old classes stay in the loss (sequential fine-tuning, the lower anchor)"
     )
     prototypes: bool = Field(False, description="replace the trained rows by class means after each task")
+    variant: Literal["official", "zofc"] = Field("official", description="zofc: as the released code differs from it")
+
+
+class Lae(Strict):
+    """Learning, accumulation, ensemble."""
+
+    decay: Annotated[float, Field(ge=0, lt=1)] = Field(0.9999, description="of the offline copy's moving average")
+
+
+class L2p(Strict):
+    """Learning to prompt: a pool of prompts, chosen by keys."""
+
+    pool: Positive = 10
+    length: Positive = Field(5, description="tokens of a prompt")
+    top: Positive = Field(5, description="prompts chosen")
+    pull: Annotated[float, Field(ge=0)] = Field(0.1, description="weight of the pull between query and chosen keys")
+
+
+class Coda(Strict):
+    """CODA-Prompt: prefixes composed of components."""
+
+    pool: Positive = Field(100, description="components over all tasks")
+    length: Annotated[int, Field(gt=1, multiple_of=2)] = Field(8, description="tokens, half keys and half values")
+    blocks: str | tuple[int, ...] = "first 5"
+    orthogonality: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of the penalty")
+
+
+class Ease(Strict):
+    """Expandable subspace ensemble."""
+
+    alpha: Annotated[float, Field(ge=0)] = Field(0.1, description="weight of the other tasks' subspaces, in all")
+
+
+class InfLora(Strict):
+    """Interference-free low-rank adaptation."""
+
+    threshold: Annotated[float, Field(gt=0, le=1)] = Field(0.95, description="energy kept of the first task's inputs")
+    threshold_end: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="and of the last task's")
 
 
 class Group(Strict):
@@ -125,6 +167,7 @@ class Group(Strict):
 
     order: Literal["first", "zeroth"] = "first"
     epochs: Positive = 10
+    start: Annotated[int, Field(ge=0)] = Field(0, description="epochs before the group begins to move")
     optimizer: Literal["sgd", "adam", "adamw", "sign"] = "sgd"
     lr: Annotated[float, Field(ge=0)] = 0.01
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
@@ -182,6 +225,11 @@ class Recipe(Strict):
     views: Views = Views()
     peft: Peft = Peft()
     head: Head = Head()
+    lae: Lae = Lae()
+    l2p: L2p = L2p()
+    coda: Coda = Coda()
+    ease: Ease = Ease()
+    inflora: InfLora = InfLora()
     optimize: dict[str, Group] = Field(default_factory=dict)
     training: Training = Training()
     paper: Paper | None = None

@@ -23,7 +23,7 @@ class AdapterClassifier(Classifier):
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)
-        self.peft = make_peft(recipe.peft, backbone, self.generator("peft")).to(self.device)
+        self.peft = make_peft(recipe.peft, backbone, self.generator("peft"))
 
     def groups(self) -> dict[str, dict[str, Tensor]]:
         head = super().groups()
@@ -35,4 +35,5 @@ class AdapterClassifier(Classifier):
         return self.backbone.enter(images, stop=self.peft.first)
 
     def features(self, moving: Moving, prepared: Tensor) -> Tensor:
-        return self.backbone.leave(prepared, self.peft.inserts(under(moving, "peft")), start=self.peft.first)
+        inserts = self.peft.inserts(under(moving, "peft"), self.noise)
+        return self.backbone.leave(prepared, inserts, start=self.peft.first)

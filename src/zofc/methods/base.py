@@ -16,7 +16,7 @@ from zofc import seeds
 from zofc.errors import DataError, RecipeError, nearest
 from zofc.model.backbone import Backbone
 from zofc.model.params import Moving
-from zofc.recipe import Recipe
+from zofc.recipe import Group, Recipe
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # the task's training images in the test view, with labels
 
@@ -31,6 +31,7 @@ class Method(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.recipe = recipe
+        self.noise: torch.Generator | None = None  # the stream of random layers, lent by first-order steps
         self.tasks: list[range] = []  # class ids of each task so far, the current one last
 
     # -- tasks ---------------------------------------------------------------------------------------------------
@@ -46,6 +47,10 @@ class Method(nn.Module):
     def groups(self) -> dict[str, dict[str, Tensor]]:
         """Exactly the tensors that the current task may move, by group."""
         return {}
+
+    def plan(self, name: str, group: Group) -> Group:
+        """How the recipe's plan for a group applies to the current task."""
+        return group
 
     def begin_task(self, batches: Batches) -> str | None:
         """Before the first step of a task; may return a notice for the user."""

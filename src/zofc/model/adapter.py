@@ -1,5 +1,7 @@
-"""The parallel bottleneck adapter beside the MLP: MLP(h) + s·W_up GELU(W_down h + b_down) + s·b_up, with h = LN2 x.
+"""Bottleneck adapters: s·(W_up act(W_down h + b_down) + b_up), joined to one place of each chosen block.
 
+`adapter` (the paper's) reads LN2 x and joins the MLP, or LN1 x and joins the attention (LAE's authors); with GELU.
+`adaptformer` (APER, EASE) reads the block's state x and joins the residual sum; with ReLU and dropout inside.
 W_up and both biases start at zero, so a fresh adapter leaves the ViT's features unchanged to the bit.
 """
 
@@ -13,48 +15,64 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zofc.errors import RecipeError
-from zofc.model.params import Moving, frozen, linear
+from zofc.model.params import Moving, dropout, frozen, linear, taken
+from zofc.model.peft_base import PeftModule
 from zofc.model.vit import Insert
 
+PLACES: dict[str, Callable[[Callable[[Tensor], Tensor]], Insert]] = {
+    "beside_mlp": lambda added: Insert(beside_mlp=added),
+    "beside_attention": lambda added: Insert(beside_attention=added),
+    "across_mlp": lambda added: Insert(across_mlp=added),
+}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
 
-class Adapter(nn.Module):
-    """One bottleneck per chosen block."""
 
-    def __init__(self, width: int, blocks: Sequence[int], rank: int, scale: float, generator: torch.Generator) -> None:
-        super().__init__()
-        self.numbers = tuple(blocks)
-        self.scale = scale
-        self.blocks = nn.ModuleDict({str(number): _Bottleneck(width, rank, generator) for number in blocks})
+class Adapter(PeftModule):
+    """One bottleneck per chosen block. `scale` None: a learned number per block, starting at one."""
 
-    @property
-    def first(self) -> int:
-        """The first block that this module touches."""
-        return min(self.numbers)
+    def __init__(
+        self,
+        width: int,
+        blocks: Sequence[int],
+        rank: int,
+        scale: float | None,
+        generator: torch.Generator,
+        place: str = "beside_mlp",
+        activation: str = "gelu",
+        drop: float = 0.0,
+    ) -> None:
+        super().__init__(blocks)
+        self.scale, self.place, self.drop = scale, place, drop
+        self.activation = ACTIVATIONS[activation]
+        self.blocks = nn.ModuleDict(
+            {str(number): _Bottleneck(width, rank, scale is None, generator) for number in blocks}
+        )
 
-    def inserts(self, moving: Moving) -> dict[int, Insert]:
-        """What to add where, with the parameters in `moving` in place of this module's own."""
-        return {number: Insert(beside_mlp=self._bottleneck(number, moving)) for number in self.numbers}
+    def inserts(self, moving: Moving, noise: torch.Generator | None = None) -> dict[int, Insert]:
+        join = PLACES[self.place]
+        return {number: join(self._bottleneck(number, moving, noise)) for number in self.numbers}
 
-    def _bottleneck(self, number: int, moving: Moving) -> Callable[[Tensor], Tensor]:
-        prefix = f"blocks.{number}."
-        own = self.blocks[str(number)].named_parameters()
-        weights = {name: moving.get(prefix + name, value) for name, value in own}
+    def _bottleneck(self, number: int, moving: Moving, noise: torch.Generator | None) -> Callable[[Tensor], Tensor]:
+        w = taken(self.blocks[str(number)], moving, f"blocks.{number}.")
 
         def bottleneck(h: Tensor) -> Tensor:
-            inner = F.gelu(linear(h, weights["down_weight"], weights["down_bias"]))
-            return self.scale * linear(inner, weights["up_weight"], weights["up_bias"])
+            inner = self.activation(linear(h, w["down_weight"], w["down_bias"]))
+            out = linear(dropout(inner, self.drop, noise), w["up_weight"], w["up_bias"])
+            return out * (w["scale"][..., None, None, None] if self.scale is None else self.scale)
 
         return bottleneck
 
 
 class _Bottleneck(nn.Module):
-    def __init__(self, width: int, rank: int, generator: torch.Generator) -> None:
+    def __init__(self, width: int, rank: int, learned_scale: bool, generator: torch.Generator) -> None:
         super().__init__()
         bound = 1 / math.sqrt(width)  # Kaiming-uniform with a = √5
         self.down_weight = frozen(torch.empty(rank, width).uniform_(-bound, bound, generator=generator))
         self.down_bias = frozen(torch.zeros(rank))
         self.up_weight = frozen(torch.zeros(width, rank))
         self.up_bias = frozen(torch.zeros(width))
+        if learned_scale:
+            self.scale = frozen(torch.ones(()))
 
 
 def parse_blocks(spec: str | Sequence[int], depth: int) -> tuple[int, ...]:

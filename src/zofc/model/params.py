@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -28,12 +29,27 @@ def under(moving: Moving, prefix: str) -> dict[str, Tensor]:
     return {name[len(prefix) + 1 :]: value for name, value in moving.items() if name.startswith(prefix + ".")}
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def taken(module: nn.Module, moving: Moving, prefix: str = "") -> dict[str, Tensor]:
+    """A module's own parameters by name, those in `moving` (below `prefix`) in place of its own."""
+    return {name: moving.get(prefix + name, value) for name, value in module.named_parameters()}
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x W^T + b for tokens x ([queries,] batch, tokens, in); a weight (queries, out, in) gives each query its own."""
     if weight.dim() == 2:
         return F.linear(x, weight, bias)
     queries, out = weight.shape[:2]
     stacked = x.dim() == 4  # (queries, batch, tokens, in) against (batch, tokens, in)
     rows = x.reshape(queries if stacked else 1, -1, x.shape[-1])
-    y = rows @ weight.mT + bias[:, None, :]  # (queries, batch · tokens, out)
+    y = rows @ weight.mT  # (queries, batch · tokens, out)
+    if bias is not None:
+        y = y + bias[:, None, :]
     return y.reshape(queries, *x.shape[1 if stacked else 0 : -1], out)
+
+
+def dropout(x: Tensor, share: float, noise: torch.Generator | None) -> Tensor:
+    """Dropout whose mask comes from a named stream; without one (evaluation, zeroth-order queries) x as it is."""
+    if noise is None or share == 0:
+        return x
+    kept = torch.rand(x.shape, generator=noise) >= share
+    return x * kept.to(x.device) / (1 - share)

@@ -1,4 +1,4 @@
-"""PEFT families by name. A new one is a class with `first` and `inserts`, registered here by its decorator."""
+"""PEFT families by name. A new one is a `PeftModule`, made by a function under `@peft`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import torch
 
 from zofc.errors import RecipeError, nearest
 from zofc.model.adapter import Adapter, parse_blocks
+from zofc.model.attention_peft import KeyValueLora, PrefixTokens
 from zofc.model.backbone import Backbone
+from zofc.model.peft_base import PeftModule
 from zofc.recipe import Peft
 
-Maker = Callable[[Peft, Backbone, torch.Generator], Adapter]
+Maker = Callable[[Peft, Backbone, tuple[int, ...], torch.Generator], PeftModule]
 PEFTS: dict[str, Maker] = {}
 
 
@@ -24,12 +26,32 @@ def peft(name: str) -> Callable[[Maker], Maker]:
 
 
 @peft("adapter")
-def _adapter(recipe: Peft, backbone: Backbone, generator: torch.Generator) -> Adapter:
-    blocks = parse_blocks(recipe.blocks, backbone.depth)
-    return Adapter(backbone.width, blocks, recipe.rank, recipe.scale, generator)
+def _adapter(recipe: Peft, backbone: Backbone, blocks: tuple[int, ...], generator: torch.Generator) -> PeftModule:
+    scale = None if recipe.scale == "learned" else recipe.scale
+    return Adapter(backbone.width, blocks, recipe.rank, scale, generator, place=f"beside_{recipe.beside}")
 
 
-def make_peft(recipe: Peft, backbone: Backbone, generator: torch.Generator) -> Adapter:
+@peft("adaptformer")
+def _adaptformer(recipe: Peft, backbone: Backbone, blocks: tuple[int, ...], generator: torch.Generator) -> PeftModule:
+    scale = None if recipe.scale == "learned" else recipe.scale
+    return Adapter(backbone.width, blocks, recipe.rank, scale, generator, "across_mlp", "relu", recipe.dropout)
+
+
+@peft("lora")
+def _lora(recipe: Peft, backbone: Backbone, blocks: tuple[int, ...], generator: torch.Generator) -> PeftModule:
+    if recipe.scale == "learned":
+        raise RecipeError("peft.scale: the scale of LoRA is a number, not learned")
+    return KeyValueLora(backbone.width, blocks, recipe.rank, recipe.scale, generator)
+
+
+@peft("prefix")
+def _prefix(recipe: Peft, backbone: Backbone, blocks: tuple[int, ...], generator: torch.Generator) -> PeftModule:
+    return PrefixTokens(backbone.width, blocks, recipe.length, recipe.compensated, generator)
+
+
+def make_peft(recipe: Peft, backbone: Backbone, generator: torch.Generator) -> PeftModule:
+    """The module that a recipe names, on the backbone's device."""
     if recipe.kind not in PEFTS:
         raise RecipeError(f"peft.kind: unknown module '{recipe.kind}'{nearest(recipe.kind, PEFTS)}")
-    return PEFTS[recipe.kind](recipe, backbone, generator)
+    blocks = parse_blocks(recipe.blocks, backbone.depth)
+    return PEFTS[recipe.kind](recipe, backbone, blocks, generator).to(backbone.device)

@@ -10,20 +10,38 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
 from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from zofc.errors import WeightsError
+
+Additions = Callable[[Tensor], tuple[Tensor | None, Tensor | None, Tensor | None]]  # each (..., tokens, width)
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Further keys and values of one block's attention, (..., length, width), broadcast over images and queries."""
+
+    keys: Tensor
+    values: Tensor
+    compensated: bool = False  # the attention paid to the prefix is divided by its sum, so that it sums to one
 
 
 @dataclass(frozen=True)
 class Insert:
-    """What is added to one block."""
+    """What is added to one block, each entry where its name says; absent ones cost nothing."""
 
-    beside_mlp: Callable[[Tensor], Tensor]  # reads LN2(x), its result joins the MLP's before the residual
+    beside_attention: Callable[[Tensor], Tensor] | None = None  # reads LN1(x), joins the attention's output
+    projections: Additions | None = None  # reads LN1(x), joins queries, keys and values
+    prefix: Prefix | None = None
+    beside_mlp: Callable[[Tensor], Tensor] | None = None  # reads LN2(x), joins the MLP's output
+    across_mlp: Callable[[Tensor], Tensor] | None = None  # reads x before LN2, joins the residual sum
 
 
 Inserts = Mapping[int, Insert]
+NOTHING = Insert()
 
 
 def check_known(vit: nn.Module) -> VisionTransformer:
@@ -33,8 +51,9 @@ def check_known(vit: nn.Module) -> VisionTransformer:
             f"{type(vit).__name__} is not a timm VisionTransformer; choose one that zofc list backbones shows"
         )
     for number, block in enumerate(vit.blocks):
-        if type(block) is not Block or type(block.attn) is not Attention:
-            found = f"{type(block).__name__} with {type(getattr(block, 'attn', None)).__name__}"
+        gated = getattr(getattr(block, "attn", None), "gate", None) is not None
+        if type(block) is not Block or type(block.attn) is not Attention or gated:
+            found = f"{type(block).__name__} with {'gated ' * gated}{type(getattr(block, 'attn', None)).__name__}"
             raise WeightsError(f"block {number} is a {found}; only timm's pre-norm Block with Attention is supported")
     if vit.attn_pool is not None:
         raise WeightsError(
@@ -50,23 +69,69 @@ def embed(vit: VisionTransformer, images: Tensor) -> Tensor:
     return tokens
 
 
-def walk_block(block: Block, x: Tensor, insert: Insert | None) -> Tensor:
-    """One pre-norm block: x + attention, then x + MLP with what is inserted beside it."""
+def attend(attn: Attention, h: Tensor, insert: Insert) -> Tensor:
+    """The block's attention, with what is added to its projections and the keys and values put before its own."""
+    if insert.projections is None and insert.prefix is None:
+        out: Tensor = attn(h.reshape(-1, *h.shape[-2:]))  # the module itself, which knows one batch axis
+        return out.reshape(h.shape)
+    parts: list[Tensor] = list(attn.qkv(h).chunk(3, dim=-1))
+    if insert.projections is not None:
+        more = insert.projections(h)
+        parts = [part if extra is None else part + extra for part, extra in zip(parts, more, strict=True)]
+    q, k, v = (_split_heads(part, attn.num_heads) for part in parts)  # (..., heads, tokens, width / heads)
+    q, k = attn.q_norm(q), attn.k_norm(k)
+    length = 0
+    if insert.prefix is not None:
+        length = insert.prefix.keys.shape[-2]
+        k = _put_before(_split_heads(insert.prefix.keys, attn.num_heads), k)
+        v = _put_before(_split_heads(insert.prefix.values, attn.num_heads), v)
+    leading = _broadcast(q.shape[:-3], k.shape[:-3], v.shape[:-3])
+    q, k, v = (part.expand(*leading, *part.shape[-3:]).reshape(-1, *part.shape[-3:]) for part in (q, k, v))
+    if insert.prefix is not None and insert.prefix.compensated:
+        weights = (attn.scale * q @ k.mT).softmax(-1)
+        mass = weights[..., :length].sum(-1, keepdim=True).clamp_min(1e-12)
+        x = torch.cat([weights[..., :length] / mass, weights[..., length:]], dim=-1) @ v
+    else:
+        x = F.scaled_dot_product_attention(q, k, v, scale=attn.scale)
+    x = x.transpose(-3, -2).reshape(*leading, h.shape[-2], -1)
+    projected: Tensor = attn.proj_drop(attn.proj(attn.norm(x)))
+    return projected
+
+
+def _split_heads(x: Tensor, heads: int) -> Tensor:
+    return x.reshape(*x.shape[:-1], heads, -1).transpose(-3, -2)
+
+
+def _broadcast(*shapes: torch.Size) -> torch.Size:
+    shape: torch.Size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+    return shape
+
+
+def _put_before(first: Tensor, then: Tensor) -> Tensor:
+    """Along the tokens, other axes broadcast."""
+    leading = _broadcast(first.shape[:-2], then.shape[:-2])
+    return torch.cat([part.expand(*leading, *part.shape[-2:]) for part in (first, then)], dim=-2)
+
+
+def walk_block(block: Block, x: Tensor, insert: Insert) -> Tensor:
+    """One pre-norm block: x + attention, then x + MLP, with what is inserted."""
     h = block.norm1(x)
-    attended = block.attn(h.reshape(-1, *h.shape[-2:])).reshape(h.shape)  # attention knows one batch axis
-    x = x + block.drop_path1(block.ls1(attended))
+    y = attend(block.attn, h, insert)
+    if insert.beside_attention is not None:
+        y = y + insert.beside_attention(h)
+    x = x + block.drop_path1(block.ls1(y))
     h = block.norm2(x)
     y = block.mlp(h)
-    if insert is not None:
+    if insert.beside_mlp is not None:
         y = y + insert.beside_mlp(h)
     out: Tensor = x + block.drop_path2(block.ls2(y))
-    return out
+    return out if insert.across_mlp is None else out + insert.across_mlp(x)
 
 
 def walk(vit: VisionTransformer, x: Tensor, inserts: Inserts, start: int = 0, stop: int | None = None) -> Tensor:
     """Tokens through blocks start..stop."""
     for number in range(start, len(vit.blocks) if stop is None else stop):
-        x = walk_block(vit.blocks[number], x, inserts.get(number))
+        x = walk_block(vit.blocks[number], x, inserts.get(number, NOTHING))
     return x
 
 

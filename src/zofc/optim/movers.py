@@ -21,7 +21,7 @@ class Mover:
         self.optimizer = _optimizer(list(self.parameters.values()), plan)
 
     def active(self, epoch: int) -> bool:
-        return epoch < self.plan.epochs
+        return self.plan.start <= epoch < self.plan.epochs
 
     def learning_rate(self, epoch: int) -> float:
         plan = self.plan

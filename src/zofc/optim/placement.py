@@ -14,7 +14,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
+from zofc import seeds
 from zofc.optim.directions import Directions
 from zofc.optim.estimators import Probe, get_estimator
 from zofc.optim.movers import Mover
@@ -26,6 +28,8 @@ Groups = Mapping[str, Mapping[str, Tensor]]
 
 class Objective(Protocol):
     """What a placement needs of a method: its loss as a function of the moving parameters."""
+
+    noise: torch.Generator | None  # the stream of random layers, in first-order steps only
 
     def prepare(self, images: Tensor) -> Any: ...
     def features(self, moving: Moving, prepared: Any) -> Any: ...
@@ -46,6 +50,7 @@ class Placement:
 
     def __init__(self, method: Objective, groups: Groups, plans: Mapping[str, Group], seed: int, task: int) -> None:
         self.method, self.groups = method, groups
+        self.name: tuple[int, str, int] = (seed, "task", task)
         self.first = {name: Mover(groups[name], plans[name]) for name in groups if plans[name].order == "first"}
         self.zeroth: dict[str, Mover] = {}
         for plan in dict.fromkeys(plans[name] for name in groups if plans[name].order == "zeroth"):
@@ -81,20 +86,22 @@ class Placement:
             with torch.no_grad():
                 whole = self.method.prepare(images)
         if first:
-            reports.append(self._first_order(first, whole, labels, epoch))
+            reports.append(self._first_order(first, whole, labels, epoch, step))
         for name, mover in self.zeroth.items():
             if mover.active(epoch):
                 parts = partial(self._parts, mover.plan.micro_batch, images, whole, labels)
                 reports.append(self._zeroth_order(mover, self.directions[name], parts, epoch, step))
         return next((report for report in reports if not math.isfinite(report.loss)), reports[0])
 
-    def _first_order(self, movers: list[Mover], prepared: Any, labels: Tensor, epoch: int) -> StepReport:
+    def _first_order(self, movers: list[Mover], prepared: Any, labels: Tensor, epoch: int, step: int) -> StepReport:
         leaves = {name: value.detach().requires_grad_() for mover in movers for name, value in mover.parameters.items()}
+        self.method.noise = seeds.torch_stream(*self.name, "noise", step)
         with torch.enable_grad():  # the graph spans only what these leaves touch
             features = self.method.features(leaves, prepared)
             loss = self.method.loss(leaves, features, labels)
             gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         found = {name: g for name, g in zip(leaves, gradients, strict=True) if g is not None}
+        self.method.noise = None
         with torch.no_grad():
             accuracy = float(self.method.hits(leaves, features, labels)) / len(labels)
         value = float(loss.detach())
@@ -163,7 +170,7 @@ class MethodPart:
 
     def losses(self, points: Moving, count: int) -> Tensor:
         features = in_double(self.method.features(points, self.prepared))
-        labels = self.labels.to(features.device)
+        labels = self.labels.cpu() if self.labels.device.type == "mps" else self.labels  # where the features are now
         if not self.tally.closed:
             self.tally.add(float(self.method.hits(points, features, labels).reshape(-1)[0]), len(labels))
         return self.method.loss(points, features, labels).reshape(-1).expand(count)
@@ -187,5 +194,6 @@ class Tally:
         return self.right / self.seen
 
 
-def in_double(features: Tensor) -> Tensor:
-    return features.cpu().double() if features.device.type == "mps" else features.double()
+def in_double(features: Any) -> Any:
+    """Features, and whatever comes with them, in float64."""
+    return tree_map_only(Tensor, lambda t: t.cpu().double() if t.device.type == "mps" else t.double(), features)

@@ -45,9 +45,9 @@ class TaskTraining:
     def __init__(self, model: Continual, loader: Loader, events: Events, tasks: int) -> None:
         self.model, self.loader, self.events = model, loader, events
         self.index, self.tasks = len(model.tasks) - 1, tasks
-        self.placement = Placement(
-            model.method, model.method.groups(), model.recipe.optimize, model.recipe.seed, self.index
-        )
+        method, seed = model.method, model.recipe.seed
+        plans = {name: method.plan(name, group) for name, group in model.recipe.optimize.items()}
+        self.placement = Placement(method, method.groups(), plans, seed, self.index)
         self.epoch = self.step = 0
         self.meter = Meter()
         self.peak_memory = 0

@@ -1,0 +1,27 @@
+"""What a PEFT module is to a method: parameters, the blocks they touch, and what they add there."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from zofc.model.params import Moving
+from zofc.model.vit import Insert
+
+
+class PeftModule(nn.Module, ABC):
+    def __init__(self, numbers: Sequence[int]) -> None:
+        super().__init__()
+        self.numbers = tuple(numbers)
+
+    @property
+    def first(self) -> int:
+        """The first block it touches: everything before is computed once per step."""
+        return min(self.numbers)
+
+    @abstractmethod
+    def inserts(self, moving: Moving, noise: torch.Generator | None = None) -> dict[int, Insert]:
+        """What it adds where, with the parameters in `moving` in place of its own; `noise` is dropout's stream."""
