@@ -1,0 +1,54 @@
+"""APER: an adapter learns in the first task alone; every class is then the mean of plain and adapted features side by
+side, scored by one cosine over both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from zofc.methods.adapter import AdapterClassifier
+from zofc.methods.base import Batches, Method, method
+from zofc.methods.classifier import Classifier
+from zofc.model.backbone import Backbone
+from zofc.model.heads import CosineHead
+from zofc.recipe import Recipe
+
+
+@method("aper")
+class Aper(AdapterClassifier):
+    """Class means of plain and first-task-adapted features; nothing moves after the first task."""
+
+    def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
+        super().__init__(backbone, recipe)
+        self.means = CosineHead(2 * backbone.width)
+
+    @classmethod
+    def check(cls, recipe: Recipe, task_sizes: Sequence[int], learned: int = 0) -> None:
+        super().check(recipe, task_sizes[: max(0, 1 - learned)], learned)  # only the first task is trained
+
+    def extend(self, classes: range) -> None:
+        if not self.tasks:
+            Classifier.extend(self, classes)  # the classifier that trains the adapter, dropped after the task
+        else:
+            Method.extend(self, classes)
+        self.means.grow(len(classes), self.generator("means", len(self.tasks) - 1), self.device)
+
+    def groups(self) -> dict[str, dict[str, Tensor]]:
+        return super().groups() if len(self.tasks) == 1 else {}
+
+    def begin_task(self, batches: Batches) -> str | None:
+        return super().begin_task(batches) if len(self.tasks) == 1 else None
+
+    def end_task(self, batches: Batches) -> None:
+        self.means.set_rows(len(self.tasks) - 1, self.class_means(batches, self.tasks[-1], self.both))
+
+    @torch.no_grad()
+    def both(self, images: Tensor) -> Tensor:
+        """Plain and adapted features, (batch, 2 · width)."""
+        return torch.cat([self.backbone.features(images), self.extract(images)], dim=-1)
+
+    @torch.no_grad()
+    def scores(self, images: Tensor) -> Tensor:
+        return self.means.logits({}, self.both(images))
