@@ -14,7 +14,7 @@ from zofc.methods import METHODS, get_method
 from zofc.methods.base import Method
 from zofc.model.backbone import Backbone
 from zofc.optim.placement import Placement
-from zofc.recipe import Data, Group, Head, Peft, Recipe, load_recipe
+from zofc.recipe import Coda, Data, Group, Head, L2p, Peft, Recipe, load_recipe
 from zofc.recipe import Method as MethodRecipe
 from zofc.training.runs import start_run, train
 
@@ -39,6 +39,8 @@ def recipe(name: str, kind: str = "") -> Recipe:
         data=Data(classes=9, increment=3),
         peft=peft.model_copy(update={"kind": kind} if kind else {}),
         head=Head(kind="linear" if name in LINEAR else "cosine"),
+        coda=Coda(pool=9, length=4, blocks="first 2"),
+        l2p=L2p(pool=6, length=2, top=3),
     )
 
 
@@ -152,7 +154,7 @@ def few() -> Callable[[Recipe, str], Recipe]:
         data = base.data.model_copy(update={"test_per_class": 2})
         groups = METHODS[made.method.name].group_names
         plans = {n: PLACEMENTS[placement][n].model_copy(update={"epochs": 1}) for n in groups}
-        sections = {name: getattr(made, name) for name in ("method", "peft", "head")}
+        sections = {name: getattr(made, name) for name in ("method", "peft", "head", "coda", "l2p")}
         return base.model_copy(update={**sections, "data": data, "optimize": plans, "name": f"few-{made.method.name}"})
 
     return make

@@ -241,6 +241,15 @@ def test_schedules_run_over_the_groups_own_epochs() -> None:
     assert {constant.learning_rate(e) for e in range(10)} == {0.01}
 
 
+def test_the_cosine_of_coda_and_inflora_ends_just_above_zero() -> None:
+    """lr·cos(99πe / (200(E−1))) for e = 0..E−1; with one epoch the rate is lr."""
+    mover = Mover({"a": torch.zeros(1)}, Group(lr=0.5, schedule="cosine99", epochs=20))
+    for epoch in range(20):
+        assert mover.learning_rate(epoch) == pytest.approx(0.5 * math.cos(99 * math.pi * epoch / (200 * 19)))
+    assert mover.learning_rate(19) == pytest.approx(0.5 * 0.0157, rel=1e-3)
+    assert Mover({"a": torch.zeros(1)}, Group(lr=0.5, schedule="cosine99", epochs=1)).learning_rate(0) == 0.5
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "sign"])
 def test_movers_are_the_torch_optimisers(optimizer: str) -> None:
     start = torch.linspace(-1, 1, 5)

@@ -149,7 +149,10 @@ WRONG = [
     ("optimize.head.momentum=1", "optimize.head.momentum: expected less than 1.0, got 1"),
     ("optimize.head.lr=1e999", "optimize.head.lr: expected a finite number, got inf"),
     ("optimize.head.min_lr=0.5", "optimize.head.min_lr: expected at most the group's lr, 0.01"),
-    ("optimize.head.schedule=cosin", "optimize.head.schedule: expected 'constant' or 'cosine', got 'cosin'"),
+    (
+        "optimize.head.schedule=cosin",
+        "optimize.head.schedule: expected 'constant', 'cosine' or 'cosine99', got 'cosin'",
+    ),
     ("optimize.head.clip=tight", "optimize.head.clip: expected a number, got 'tight'"),
     ("data.increment='4'", "data.increment: expected an integer, got '4'"),
     ("data.increment=4.0", "data.increment: expected an integer, got 4.0"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from zofc.methods import check_placement
 from zofc.paper import printed
 from zofc.recipe import Group, Recipe, dump_recipe, load_recipe, recipe_names, recipe_presets
 
@@ -35,7 +38,7 @@ ROWS: dict[str, tuple[str, dict[str, Group]]] = {
     "finetune": ("adapter", {"peft": FIRST, "head": FIRST}),
 }
 EPOCHS = {"cifar100": (10, 20), "imagenet-r": (20, 40), "domainnet": (20, 40)}  # first order, zeroth order
-SPECIAL = {
+SPECIAL: dict[str, dict[str, object]] = {
     "classifier-linear-fo": {"head.kind": "linear"},
     "adapter-linear-fo": {"head.kind": "linear"},
     "zofc-linear": {"head.kind": "linear"},
@@ -84,13 +87,126 @@ PRINTED = (
     | {("zofc-noaug", c): "augmentation" for c in INC5}
 )
 
+# The methods of others, by group: (epochs, optimiser, rate, schedule, weight decay, start); one where both are alike.
+# `file` is what differs in the released file, if there is one: (epochs, rate, weight decay, batch).
+Plan = tuple[int, str, float, str, float, int]
+
+
+@dataclass(frozen=True)
+class Other:
+    peft: Plan
+    head: Plan | None = None
+    rank: int | None = None
+    file: tuple[int, float, float, int] | Literal["same"] | None = None
+    threshold: float = 0.95
+
+
+def adam(epochs: int, lr: float, start: int = 0, schedule: str = "constant") -> Plan:
+    return (epochs, "adam", lr, schedule, 0.0, start)
+
+
+def sgd(epochs: int, lr: float, schedule: str = "constant", weight_decay: float = 0.0) -> Plan:
+    return (epochs, "sgd", lr, schedule, weight_decay, 0)
+
+
+def lae(epochs: int, start: int, lr: float, file: tuple[int, float, float, int] | Literal["same"] | None) -> Other:
+    return Other(adam(epochs, lr, start), adam(epochs, lr), 5, file)
+
+
+C5, C10, R5, R10, D69 = SETTINGS
+ZO20, MEMORY = sgd(20, 0.01), (2, 0.01, 0.0, 48)
+EASE_ZO = sgd(20, 0.01, "constant", 5e-4)
+SGD_COSINE = sgd(20, 0.01, "cosine", 5e-4)
+APER_R = sgd(10, 0.05, "cosine", 5e-4)
+OTHERS: dict[tuple[str, str], Other] = {
+    ("lae-fo", C5): lae(5, 3, 0.00105, (5, 0.0028125, 0.0, 128)),
+    ("lae-fo", C10): lae(5, 3, 0.00105, "same"),
+    ("lae-fo", R5): lae(50, 30, 0.00105, (50, 0.0028125, 0.0, 128)),
+    ("lae-fo", R10): lae(50, 30, 0.00105, "same"),
+    ("lae-fo", D69): lae(50, 30, 0.0009375, None),
+    ("lae-zo", C5): Other(ZO20, rank=5, file=MEMORY),
+    ("lae-zo", C10): Other(ZO20, rank=5),
+    ("lae-zo", R5): Other(ZO20, rank=5, file="same"),
+    ("lae-zo", R10): Other(ZO20, rank=5),
+    ("lae-zo", D69): Other(ZO20, rank=5, file="same"),
+    ("lae-hybrid", C5): Other(sgd(20, 0.01), adam(5, 0.01), 5, "same"),
+    ("lae-hybrid", R5): Other(sgd(40, 0.01), adam(10, 0.01), 5, "same"),
+    ("l2p-fo", C5): Other(adam(5, 0.003248), file=(2, 0.003248, 0.0, 48)),
+    ("l2p-fo", C10): Other(adam(5, 0.005625), file="same"),
+    ("l2p-fo", R5): Other(adam(10, 0.0028125), file=(10, 0.001875, 0.0, 32)),
+    ("l2p-fo", R10): Other(adam(10, 0.0028125), file="same"),
+    ("l2p-fo", D69): Other(adam(10, 0.0028125), file=(10, 0.001875, 0.0, 32)),
+    ("l2p-zo", C5): Other(ZO20, file=MEMORY),
+    ("l2p-zo", C10): Other(ZO20),
+    ("l2p-zo", R5): Other(ZO20, file="same"),
+    ("l2p-zo", R10): Other(ZO20),
+    ("l2p-zo", D69): Other(ZO20, file="same"),
+    ("l2p-zo-long", C5): Other(sgd(100, 0.01)),
+    ("l2p-zo-long", R5): Other(sgd(200, 0.01)),
+    ("coda-fo", C5): Other(adam(20, 3.75e-4, 0, "cosine99"), file=(2, 3.75e-4, 0.0, 48)),
+    ("coda-fo", C10): Other(adam(20, 3.75e-4, 0, "cosine99"), file="same"),
+    ("coda-fo", R5): Other(adam(50, 3.75e-4, 0, "cosine99"), file="same"),
+    ("coda-fo", R10): Other(adam(50, 3.75e-4, 0, "cosine99"), file="same"),
+    ("coda-fo", D69): Other(adam(5, 3.75e-4, 0, "cosine99"), file=(5, 1e-3, 0.0, 128)),
+    ("coda-zo", C5): Other(ZO20, file=MEMORY),
+    ("coda-zo", C10): Other(ZO20),
+    ("coda-zo", R5): Other(ZO20, file=(200, 0.01, 0.0, 48)),
+    ("coda-zo", R10): Other(ZO20),
+    ("coda-zo", D69): Other(ZO20, file="same"),
+    ("coda-zo-long", C5): Other(sgd(100, 0.01)),
+    ("coda-zo-long", R5): Other(sgd(200, 0.01), file="same"),
+    ("aper-fo", C5): Other(SGD_COSINE, rank=16, file="same"),
+    ("aper-fo", C10): Other(SGD_COSINE, rank=16, file="same"),
+    ("aper-fo", R5): Other(APER_R, rank=64),
+    ("aper-fo", R10): Other(APER_R, rank=64, file="same"),
+    ("aper-fo", D69): Other(SGD_COSINE, rank=16, file="same"),
+    ("aper-zo", C5): Other(ZO20, rank=64, file=MEMORY),
+    ("aper-zo", C10): Other(ZO20, rank=64),
+    ("aper-zo", R5): Other(ZO20, rank=5, file="same"),
+    ("aper-zo", R10): Other(ZO20, rank=5),
+    ("aper-zo", D69): Other(sgd(20, 0.05), rank=64, file=(20, 0.05, 0.0, 16)),
+    ("aper-hybrid", C5): Other(sgd(40, 0.01, "cosine"), sgd(20, 0.01, "cosine"), 64, "same"),
+    ("aper-hybrid", R5): Other(sgd(80, 0.01, "cosine"), sgd(20, 0.01, "cosine"), 64, "same"),
+    ("ease-fo", C5): Other(SGD_COSINE, rank=16, file="same"),
+    ("ease-fo", C10): Other(sgd(20, 0.025, "cosine", 5e-4), rank=64, file="same"),
+    ("ease-fo", R5): Other(sgd(20, 0.025, "cosine", 5e-4), rank=64, file=(20, 0.05, 5e-3, 16)),
+    ("ease-fo", R10): Other(sgd(20, 0.15, "cosine", 5e-3), rank=64, file="same"),
+    ("ease-fo", D69): Other(SGD_COSINE, rank=16),
+    ("ease-zo", C5): Other(EASE_ZO, rank=16, file="same"),
+    ("ease-zo", C10): Other(EASE_ZO, rank=16),
+    ("ease-zo", R5): Other(EASE_ZO, rank=16, file=(2, 0.01, 5e-4, 48)),
+    ("ease-zo", R10): Other(EASE_ZO, rank=16),
+    ("ease-zo", D69): Other(EASE_ZO, rank=16, file="same"),
+    ("inflora-fo", C5): Other(adam(20, 1.875e-4, 0, "cosine99"), rank=10),
+    ("inflora-fo", C10): Other(adam(20, 1.875e-4, 0, "cosine99"), rank=10),
+    ("inflora-fo", R5): Other(adam(50, 1.875e-4, 0, "cosine99"), rank=10, threshold=0.98),
+    ("inflora-fo", R10): Other(adam(50, 1.875e-4, 0, "cosine99"), rank=10, threshold=0.98),
+    ("inflora-fo", D69): Other(sgd(5, 0.001875, "cosine"), sgd(5, 0.00375, "cosine"), 30),
+    ("inflora-zo", C5): Other(sgd(20, 0.01, "cosine"), rank=10),
+    ("inflora-zo", C10): Other(sgd(20, 0.01, "cosine"), rank=10),
+    ("inflora-zo", R5): Other(sgd(50, 0.01, "cosine"), rank=10),
+    ("inflora-zo", R10): Other(sgd(50, 0.01, "cosine"), rank=10),
+    ("inflora-zo", D69): Other(sgd(20, 0.01, "cosine"), rank=30),
+    ("inflora-hybrid", C5): Other(sgd(20, 0.01, "cosine"), sgd(10, 0.01, "cosine"), 10, "same"),
+    ("inflora-hybrid", R5): Other(sgd(50, 0.01, "cosine"), sgd(20, 0.01, "cosine"), 10, "same"),
+}
+# ZO-FC with another module: whether a file was released.
+ZOFC_WITH = {("zofc-lora", c): False for c in INC5} | {("zofc-prefix", c): True for c in INC5}
+HEADS = {"lae": "linear", "l2p": "linear", "coda": "linear", "inflora": "linear", "aper": "cosine", "ease": "cosine"}
+ORDERS = {"fo": ("first", "first"), "zo": ("zeroth", "zeroth"), "hybrid": ("zeroth", "first")}
+
+each_other = pytest.mark.parametrize(("row", "setting"), OTHERS)
 each_row = pytest.mark.parametrize("row", ROWS)
 each_setting = pytest.mark.parametrize("setting", SETTINGS)
 
 
 @cache
+def loaded(name: str, preset: str = "paper") -> Recipe:
+    return load_recipe(name, [f"preset={preset}"])
+
+
 def as_shipped(row: str, setting: str) -> Recipe:
-    return load_recipe(f"{row}/{setting}")
+    return loaded(f"{row}/{setting}")
 
 
 def epochs(setting: str) -> tuple[int, int]:
@@ -106,13 +222,14 @@ def test_every_row_is_shipped_for_every_setting() -> None:
     rows = {f"{row}/{setting}" for row in ROWS for setting in SETTINGS}
     own = {f"{row}/base" for row in ("zofc", "adapter-fo", "classifier-fo", "simplecil")}
     demos = {f"demo/{row}" for row in ("zofc", "first-order", "classifier", "simplecil", "joint", "finetune")}
-    assert set(recipe_names()) == rows | own | demos
+    others = {f"{row}/{setting}" for row, setting in [*OTHERS, *ZOFC_WITH]} | {f"ridge/{s}" for s in SETTINGS}
+    assert set(recipe_names()) == rows | own | demos | others
 
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_a_recipe_loads_in_every_preset_it_declares_and_survives_writing(name: str, tmp_path: Path) -> None:
     for preset in recipe_presets(name):
-        recipe = load_recipe(name, [f"preset={preset}"])
+        recipe = loaded(name, preset)
         assert (recipe.name, recipe.preset) == (name, preset)
         assert recipe.title
         path = tmp_path / "recipe.yaml"
@@ -161,7 +278,7 @@ def test_controlled_rows_differ_in_the_order_alone(setting: str) -> None:
     """Same rank, weight decay, batch, epochs and schedule for whatever group, first or zeroth order."""
     seen = set()
     for row in ROWS:
-        recipe = load_recipe(f"{row}/{setting}", ["preset=controlled"])
+        recipe = loaded(f"{row}/{setting}", "controlled")
         for group in recipe.optimize.values():
             budget = (
                 group.epochs,
@@ -179,7 +296,7 @@ def test_controlled_rows_differ_in_the_order_alone(setting: str) -> None:
 @each_setting
 def test_in_the_zeroth_order_row_both_groups_move_as_one(setting: str) -> None:
     for preset in recipe_presets(f"adapter-zo/{setting}"):
-        groups = load_recipe(f"adapter-zo/{setting}", [f"preset={preset}"]).optimize
+        groups = loaded(f"adapter-zo/{setting}", preset).optimize
         assert groups["peft"] == groups["head"]
 
 
@@ -189,13 +306,13 @@ def test_released_values_are_those_of_the_released_files(row: str, setting: str)
     name = f"{row}/{setting}"
     assert ("released" in recipe_presets(name)) == ((row, setting) in RELEASED)
     if (row, setting) in RELEASED:
-        groups = load_recipe(name, ["preset=released"]).optimize
+        groups = loaded(name, "released").optimize
         found = {g: (p.epochs, p.queries if p.order == "zeroth" else None) for g, p in groups.items()}
         assert found == RELEASED[row, setting]
 
 
 def test_one_released_file_still_uses_adam() -> None:
-    recipe = load_recipe("adapter-fo/imagenet-r-inc5", ["preset=released"])
+    recipe = loaded("adapter-fo/imagenet-r-inc5", "released")
     assert recipe.training.batch_size == 128
     for group in recipe.optimize.values():
         assert (group.optimizer, group.lr, group.schedule) == ("adam", 0.0028125, "constant")
@@ -219,7 +336,7 @@ def test_a_recipe_points_at_its_printed_numbers(row: str, setting: str) -> None:
 
 @pytest.mark.parametrize(("setting", "queries"), [("cifar100-inc5", 1), ("imagenet-r-inc5", 32)])
 def test_the_released_query_counts_point_at_the_query_study(setting: str, queries: int) -> None:
-    paper = load_recipe(f"zofc/{setting}", ["preset=released"]).paper
+    paper = loaded(f"zofc/{setting}", "released").paper
     assert paper is not None
     assert (paper.table, paper.row, paper.column) == ("queries", f"Q={queries}", setting)
 
@@ -241,3 +358,142 @@ def test_the_demonstration_pair_differs_in_how_it_learns_alone() -> None:
     assert (zofc.data.classes, zofc.data.increment, zofc.views.flip) == (20, 4, 0.0)
     same = {"name", "title", "optimize"}
     assert zofc.model_dump(exclude=same) == twin.model_dump(exclude=same)
+
+
+def plan(group: Group) -> Plan:
+    return (group.epochs, group.optimizer, group.lr, group.schedule, group.weight_decay, group.start)
+
+
+@each_other
+def test_other_methods_have_the_settings_of_their_files_or_authors(row: str, setting: str) -> None:
+    recipe, expected = as_shipped(row, setting), OTHERS[row, setting]
+    method, placement = row.split("-")[:2]
+    peft, head = recipe.optimize["peft"], recipe.optimize["head"]
+    assert (recipe.method.name, recipe.method.variant, recipe.head.kind) == (method, "official", HEADS[method])
+    assert (peft.order, head.order) == ORDERS[placement]
+    assert (plan(peft), plan(head)) == (expected.peft, expected.head or expected.peft)
+    for group in recipe.optimize.values():
+        assert (group.momentum, group.min_lr) == (0.9, 0.0)
+        if group.order == "zeroth":
+            assert (group.queries, group.epsilon, group.directions) == (4, 1e-3, "rademacher")
+            assert group.clip == (5.0 if row == "aper-hybrid" else 1.0)
+        else:
+            assert group.clip is None
+    assert (recipe.seed, recipe.training.batch_size) == (1993, 48)  # appendix A: "All runs use a batch size of 48"
+    assert expected.rank in (None, recipe.peft.rank)
+    assert recipe.inflora.threshold == expected.threshold
+
+
+@each_other
+def test_other_methods_have_their_own_modules(row: str, setting: str) -> None:
+    recipe = as_shipped(row, setting)
+    peft = (recipe.peft.kind, recipe.peft.blocks, recipe.peft.scale)
+    match recipe.method.name:
+        case "lae":
+            assert (*peft, recipe.peft.beside) == ("adapter", "first 5", "learned", "attention")
+            assert recipe.lae.decay == 0.9999
+        case "aper" | "ease":
+            assert (*peft, recipe.peft.dropout) == ("adaptformer", "all", 0.1, 0.1)
+            assert recipe.ease.alpha == 0.1
+        case "inflora":
+            assert peft == ("lora", "all", 1.0)
+            assert recipe.inflora.threshold_end == 1.0
+        case "l2p":
+            assert (recipe.l2p.pool, recipe.l2p.length, recipe.l2p.top, recipe.l2p.pull) == (10, 5, 5, 0.1)
+        case "coda":
+            coda = recipe.coda
+            assert (coda.pool, coda.length, coda.blocks, coda.orthogonality) == (100, 8, "first 5", 0.0)
+
+
+@each_other
+def test_methods_that_share_something_out_among_the_tasks_know_their_number(row: str, setting: str) -> None:
+    data = as_shipped(row, setting).data
+    classes = {"cifar100": 100, "imagenet-r": 200, "domainnet": 345}[data.source]
+    assert data.classes == (classes if row.startswith(("coda", "inflora")) else None)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_places_the_groups_that_its_method_has(name: str) -> None:
+    for preset in recipe_presets(name):
+        recipe = loaded(name, preset)
+        check_placement(recipe, recipe.optimize)
+
+
+@each_setting
+def test_ridge_regression_trains_nothing(setting: str) -> None:
+    recipe = as_shipped("ridge", setting)
+    assert (recipe.method.name, recipe.optimize, recipe.paper) == ("ridge", {}, None)
+    assert recipe.ridge.projection == 0
+    assert recipe_presets(f"ridge/{setting}") == ["paper", "controlled"]
+
+
+@each_other
+def test_coda_alone_sees_images_through_the_defaults_of_torchvision(row: str, setting: str) -> None:
+    views = as_shipped(row, setting).views
+    coda, domainnet = row.startswith("coda"), setting == D69
+    assert views.scale == ((0.08, 1.0) if coda or domainnet else (0.05, 1.0))
+    assert views.test_interpolation == ("bilinear" if coda or domainnet else "bicubic")
+    assert views.resize == (1.0 if coda and setting in (C5, C10) else 256 / 224)
+
+
+@each_other
+def test_released_settings_of_other_methods(row: str, setting: str) -> None:
+    name, expected = f"{row}/{setting}", OTHERS[row, setting]
+    assert ("released" in recipe_presets(name)) == (expected.file is not None)
+    if expected.file is None:
+        return
+    released = loaded(name, "released")
+    if expected.file == "same":
+        assert released.model_dump(exclude={"preset"}) == as_shipped(row, setting).model_dump(exclude={"preset"})
+        return
+    for group in released.optimize.values():
+        found = (group.epochs, group.lr, group.weight_decay, released.training.batch_size)
+        assert found == expected.file
+    assert (released.paper is None) == (expected.file[0] == 2)  # two epochs are a memory run, not the printed one
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("method", HEADS)
+def test_controlled_rows_of_a_method_differ_in_the_order_alone(method: str, setting: str) -> None:
+    """Same rank, weight decay, batch, epochs and schedule; the optimiser and its rate belong to the order."""
+    placements = [p for p in ORDERS if (f"{method}-{p}", setting) in OTHERS]
+    recipes = {p: loaded(f"{method}-{p}/{setting}", "controlled") for p in placements}
+    seen = {
+        (group.epochs, group.start, group.schedule, group.min_lr, group.momentum, group.weight_decay)
+        for recipe in recipes.values()
+        for group in recipe.optimize.values()
+    }
+    assert len(seen) == 1
+    rest = {"name", "title", "preset", "optimize", "paper"}
+    assert len({recipe.model_copy(update=dict.fromkeys(rest)) for recipe in recipes.values()}) == 1
+    budget = [OTHERS[f"{method}-{p}", setting].peft[0] for p in ("fo", "zo")]
+    assert next(iter(seen))[0] == max(budget)
+    assert recipes["zo"].optimize["peft"] == recipes["zo"].optimize["head"]
+    if "hybrid" in recipes:
+        mixed = recipes["hybrid"].optimize
+        assert mixed["peft"] == recipes["zo"].optimize["peft"]
+        assert plan(mixed["head"]) == plan(recipes["fo"].optimize["head"])
+
+
+@each_other
+def test_other_methods_point_at_their_printed_numbers(row: str, setting: str) -> None:
+    paper, placement = as_shipped(row, setting).paper, row.split("-")[1]
+    if placement == "hybrid" or (placement == "zo" and setting in INC10):
+        assert paper is None
+        return
+    table = "prompt-epochs" if row.endswith("-long") else "inc10" if setting in INC10 else "main"
+    label = row.removesuffix("-long").replace("coda", "coda-prompt")
+    assert paper is not None
+    assert (paper.table, paper.row, paper.column) == (table, label, setting)
+    assert set(printed(table, label, setting)) == {"avg", "last", "fgt"}
+
+
+@pytest.mark.parametrize(("row", "setting"), ZOFC_WITH)
+def test_zofc_with_another_module_is_zofc_otherwise(row: str, setting: str) -> None:
+    for preset in ("paper", "controlled"):
+        ours = loaded(f"{row}/{setting}", preset)
+        plain = loaded(f"zofc/{setting}", preset)
+        differing = {"name", "title", "peft", "paper"}
+        assert ours.model_dump(exclude=differing) == plain.model_dump(exclude=differing)
+        assert (ours.peft.kind, ours.peft.blocks, ours.peft.length) == (row.removeprefix("zofc-"), "first 5", 10)
+    assert ("released" in recipe_presets(f"{row}/{setting}")) == ZOFC_WITH[row, setting]

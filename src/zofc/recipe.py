@@ -8,6 +8,7 @@ this method have that group?) is checked when the run is resolved, before any wo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal, get_args
 
@@ -82,6 +83,17 @@ class Data(Strict):
     joint: bool = Field(False, description="all classes in one task (the upper anchor), evaluated per task")
     then: tuple[str, ...] = Field((), description="sources whose classes follow, each as one further task")
 
+    @property
+    def planned_tasks(self) -> int | None:
+        """How many tasks there will be, where the recipe says so by itself. Tasks learned later (`then`) do not count:
+        a run that is continued must have begun as it did."""
+        if self.joint:
+            return 1
+        if self.classes is None:
+            return None
+        rest = max(self.classes - (self.first or self.increment), 0)
+        return 1 + math.ceil(rest / self.increment)
+
 
 class Backbone(Strict):
     """The frozen vision transformer."""
@@ -144,6 +156,7 @@ class Coda(Strict):
     """CODA-Prompt: prefixes composed of components."""
 
     pool: Positive = Field(100, description="components over all tasks")
+    per_task: Positive | None = Field(None, description="components per task, if not pool over the number of tasks")
     length: Annotated[int, Field(gt=1, multiple_of=2)] = Field(8, description="tokens, half keys and half values")
     blocks: str | tuple[int, ...] = "first 5"
     orthogonality: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of the penalty")
@@ -162,6 +175,13 @@ class InfLora(Strict):
     threshold_end: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="and of the last task's")
 
 
+class Ridge(Strict):
+    """The closed-form head: ridge regression on the features."""
+
+    projection: Annotated[int, Field(ge=0)] = Field(0, description="width of the random projection; 0: none")
+    budget: Positive | None = Field(None, description="bytes for the Gram matrix, which caps the projection")
+
+
 class Group(Strict):
     """How one group of parameters is moved. Keys of the other order are unused."""
 
@@ -172,7 +192,9 @@ class Group(Strict):
     lr: Annotated[float, Field(ge=0)] = 0.01
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    schedule: Literal["constant", "cosine"] = "constant"
+    schedule: Literal["constant", "cosine", "cosine99"] = Field(
+        "constant", description="cosine99: CODA-Prompt's and InfLoRA's, to 1.6 % of the rate in the last epoch"
+    )
     min_lr: Annotated[float, Field(ge=0)] = Field(0.0, description="where the cosine ends")
     clip: Annotated[float, Field(gt=0)] | None = Field(None, description="largest L2 norm of the (estimated) gradient")
     estimator: str = "spsa"
@@ -230,6 +252,7 @@ class Recipe(Strict):
     coda: Coda = Coda()
     ease: Ease = Ease()
     inflora: InfLora = InfLora()
+    ridge: Ridge = Ridge()
     optimize: dict[str, Group] = Field(default_factory=dict)
     training: Training = Training()
     paper: Paper | None = None

@@ -96,6 +96,12 @@ class Method(nn.Module):
         """The named random stream from which initial values are drawn."""
         return seeds.torch_stream(self.recipe.seed, *name)
 
+    def drifts(self, group: str) -> bool:
+        """Whether this is the released code's variant with the group moved by zeroth order: what a loss ignores is then
+        perturbed and stepped all the same, and walks at random."""
+        plan = self.recipe.optimize.get(group)
+        return self.recipe.method.variant == "zofc" and plan is not None and plan.order == "zeroth"
+
     def named(self, names: Iterable[str], prefix: str = "") -> dict[str, Tensor]:
         own = dict(self.named_parameters())
         return {prefix + name: own[prefix + name] for name in names}

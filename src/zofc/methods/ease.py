@@ -58,7 +58,7 @@ class Ease(Classifier):
             return {}
         task = len(self.tasks) - 1
         moving = self.named(dict(self.peft.named_parameters()), f"adapters.{task}.")
-        if self.recipe.method.variant == "zofc":  # the released code also perturbs and steps the prototypes
+        if self.drifts("peft"):  # the released code also perturbs and steps the prototypes
             moving |= self.named((str(i) for i in range(task)), "means.")
         return {"peft": moving, **head}
 

@@ -75,18 +75,18 @@ class _Bottleneck(nn.Module):
             self.scale = frozen(torch.ones(()))
 
 
-def parse_blocks(spec: str | Sequence[int], depth: int) -> tuple[int, ...]:
+def parse_blocks(spec: str | Sequence[int], depth: int, key: str = "peft.blocks") -> tuple[int, ...]:
     """`all`, `first N`, `last N` or a list of block numbers, for a ViT of `depth` blocks."""
     if not isinstance(spec, str):
         numbers = tuple(spec)
         if not numbers or len(set(numbers)) < len(numbers) or not all(0 <= n < depth for n in numbers):
-            raise RecipeError(f"peft.blocks: {list(numbers)} must be different block numbers from 0 to {depth - 1}")
+            raise RecipeError(f"{key}: {list(numbers)} must be different block numbers from 0 to {depth - 1}")
         return tuple(sorted(numbers))
     match spec.split():
         case ["all"]:
             return tuple(range(depth))
         case [("first" | "last") as end, count] if count.isdigit():
             if not 1 <= int(count) <= depth:
-                raise RecipeError(f"peft.blocks: '{spec}', but the backbone has {depth} blocks")
+                raise RecipeError(f"{key}: '{spec}', but the backbone has {depth} blocks")
             return tuple(range(int(count)) if end == "first" else range(depth - int(count), depth))
-    raise RecipeError(f"peft.blocks: '{spec}' is not 'all', 'first N', 'last N' or a list of block numbers")
+    raise RecipeError(f"{key}: '{spec}' is not 'all', 'first N', 'last N' or a list of block numbers")

@@ -1,0 +1,110 @@
+"""CODA-Prompt (Smith et al., CVPR 2023): prefixes composed, image by image, of components that grow with the tasks.
+
+In each chosen block, with the plain ViT's feature q as the query, component k has the weight α_k = cos(q ⊙ A_k, K_k);
+p = Σ_k α_k P_k, whose first half stands before the block's keys and whose second half before its values. A task trains
+its own components; earlier ones take part and, being tensors of their own, stay. Loss: cross-entropy +
+μ Σ_blocks Σ_{T = P, K, A} mean((T Tᵀ − I)²).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from zofc.errors import RecipeError
+from zofc.methods.base import method
+from zofc.methods.classifier import Classifier
+from zofc.model.adapter import parse_blocks
+from zofc.model.backbone import Backbone
+from zofc.model.components import KINDS, Components
+from zofc.model.params import Moving, under
+from zofc.model.vit import Insert
+from zofc.recipe import Recipe
+
+
+def components_per_task(recipe: Recipe) -> int:
+    """The pool shared out among the tasks that the recipe plans; tasks beyond them bring as many again."""
+    coda, data = recipe.coda, recipe.data
+    if coda.per_task is not None:
+        return coda.per_task
+    tasks = data.planned_tasks
+    if tasks is None:
+        raise RecipeError(
+            "coda.per_task: how many tasks share coda.pool is not known without data.classes; give either of them"
+        )
+    if coda.pool < tasks:
+        raise RecipeError(f"coda.pool: {coda.pool} components are too few for {tasks} tasks")
+    return coda.pool // tasks
+
+
+@method("coda")
+class CodaPrompt(Classifier):
+    """Components and rows of the current task are trained; those of earlier tasks are not in the group."""
+
+    group_names: ClassVar[tuple[str, ...]] = ("peft", "head")
+
+    def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
+        super().__init__(backbone, recipe)
+        self.per_task = components_per_task(recipe)
+        if recipe.coda.per_task is None and recipe.coda.pool > backbone.width:  # said now, not in a late task
+            raise RecipeError(f"coda.pool: at most {backbone.width}, the backbone's width, can be orthogonal")
+        self.numbers = parse_blocks(recipe.coda.blocks, backbone.depth, "coda.blocks")
+        blocks = {str(number): Components(backbone.width, recipe.coda.length) for number in self.numbers}
+        self.peft = nn.ModuleDict(blocks)
+
+    @classmethod
+    def check(cls, recipe: Recipe, task_sizes: Sequence[int], learned: int = 0) -> None:
+        super().check(recipe, task_sizes, learned)
+        components_per_task(recipe)
+
+    def extend(self, classes: range) -> None:
+        task = len(self.tasks)
+        if (task + 1) * self.per_task > self.backbone.width:
+            raise RecipeError(
+                f"coda.per_task: {self.per_task} components in each of {task + 1} tasks cannot all be orthogonal in "
+                f"the backbone's width, {self.backbone.width}; use a smaller coda.pool or coda.per_task"
+            )
+        super().extend(classes)
+        for number in self.numbers:
+            self.block(number).grow(self.per_task, self.generator("peft", number, task), self.device)
+
+    def block(self, number: int) -> Components:
+        found = self.peft[str(number)]
+        assert isinstance(found, Components)
+        return found
+
+    def groups(self) -> dict[str, dict[str, Tensor]]:
+        groups = super().groups()
+        if not groups:
+            return {}
+        everything, current = range(len(self.tasks)), range(len(self.tasks) - 1, len(self.tasks))
+        # the released code steps all that requires a gradient, which under zeroth order moves old components and rows;
+        # it also holds the ViT's own 86 M weights, which are not moved here: no method's parameters are the backbone's
+        if self.drifts("head"):
+            groups = {"head": self.named(self.head.moving_names(everything), "head.")}
+        tasks = everything if self.drifts("peft") else current
+        names = [f"{number}.{kind}.{task}" for number in self.numbers for kind in KINDS for task in tasks]
+        return {"peft": self.named(names, "peft."), **groups}
+
+    @torch.no_grad()
+    def prepare(self, images: Tensor) -> Any:
+        tokens = self.backbone.enter(images, stop=self.numbers[0])
+        return self.backbone.leave(tokens, {}, start=self.numbers[0]), tokens  # query (batch, width), tokens
+
+    def features(self, moving: Moving, prepared: Any) -> Tensor:
+        (query, tokens), peft = prepared, under(moving, "peft")
+        prefixes = {n: self.block(n).prefix(under(peft, str(n)), query) for n in self.numbers}
+        inserts = {number: Insert(prefix=prefix) for number, prefix in prefixes.items()}
+        return self.backbone.leave(tokens, inserts, start=self.numbers[0])
+
+    def loss(self, moving: Moving, features: Tensor, labels: Tensor) -> Tensor:
+        loss = super().loss(moving, features, labels)
+        if self.recipe.coda.orthogonality:
+            peft = under(moving, "peft")
+            for number in self.numbers:
+                penalty = self.block(number).penalty(under(peft, str(number)), features)
+                loss = loss + self.recipe.coda.orthogonality * penalty
+        return loss

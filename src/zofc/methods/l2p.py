@@ -1,0 +1,122 @@
+"""L2P, learning to prompt (Wang et al., CVPR 2022): prompts from a pool enter as tokens, chosen by keys.
+
+The query is the plain ViT's feature; the N keys nearest to it by cosine name the prompts, which stand after the class
+token and at its position. The classifier reads the mean of their outputs, and chosen keys are pulled to the queries:
+loss = cross-entropy − λ · mean over images of Σ_chosen cos(query, key).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zofc.errors import RecipeError
+from zofc.methods.base import method
+from zofc.methods.classifier import Classifier
+from zofc.model import vit as walking
+from zofc.model.backbone import Backbone
+from zofc.model.params import Moving, frozen, taken
+from zofc.recipe import Recipe
+
+
+class Prompted(NamedTuple):
+    """What the loss needs: features, and how near each image's query is to the keys chosen for it."""
+
+    features: Tensor  # ([queries,] batch, width)
+    pull: Tensor  # ([queries,] batch)
+
+
+class PromptPool(nn.Module):
+    """`size` prompts of `length` tokens and a key for each, all uniform in (−1, 1)."""
+
+    def __init__(self, width: int, size: int, length: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.prompts = frozen(torch.empty(size, length, width).uniform_(-1, 1, generator=generator))
+        self.keys = frozen(torch.empty(size, width).uniform_(-1, 1, generator=generator))
+
+
+def choose(similarity: Tensor, top: int, batchwise: bool) -> Tensor:
+    """Ids of the `top` prompts for similarities ([queries,] batch, pool): per image ([queries,] batch, top), or one
+    choice ([queries,] 1, top) for all images, the ids that most of them would choose, the smaller id if equally many.
+
+    Every image names `top` different ids, so at least as many have votes, and the released code's padding of
+    missing ids with zero votes can never be chosen.
+    """
+    ids = similarity.detach().topk(top, dim=-1).indices
+    if not batchwise:
+        return ids
+    votes = F.one_hot(ids, similarity.shape[-1]).sum((-3, -2))  # ([queries,] pool)
+    return votes.sort(dim=-1, descending=True, stable=True).indices[..., None, :top]
+
+
+def take(prompts: Tensor, ids: Tensor) -> Tensor:
+    """Prompts ([queries,] pool, length, width) by ids ([queries,] images, top), as tokens in a row:
+    ([queries,] images, top · length, width)."""
+    leading = prompts.shape[:-3] or ids.shape[:-2]
+    rows = prompts.flatten(-2).expand(*leading, -1, -1)
+    index = ids.flatten(-2)[..., None].expand(*leading, -1, 1)
+    chosen = torch.take_along_dim(rows, index, dim=-2)
+    return chosen.reshape(*leading, ids.shape[-2], -1, prompts.shape[-1])
+
+
+@method("l2p")
+class LearningToPrompt(Classifier):
+    """The pool is shared by all tasks and keeps moving; rows of old classes do not."""
+
+    group_names: ClassVar[tuple[str, ...]] = ("peft", "head")
+
+    def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
+        super().__init__(backbone, recipe)
+        vit, settings = backbone.vit, recipe.l2p
+        if vit.cls_token is None or vit.pos_embed is None or vit.no_embed_class:
+            raise RecipeError(
+                "backbone.name: L2P's prompts take the position of the class token, and that of "
+                f"'{backbone.name}' has none; choose a ViT whose class token has a positional embedding"
+            )
+        if settings.top > settings.pool:
+            raise RecipeError(f"l2p.top: expected at most l2p.pool, {settings.pool}, got {settings.top}")
+        pool = PromptPool(backbone.width, settings.pool, settings.length, self.generator("peft"))
+        self.peft = pool.to(backbone.device)
+
+    def groups(self) -> dict[str, dict[str, Tensor]]:
+        groups = super().groups()
+        if not groups:
+            return {}
+        if self.drifts("head"):
+            # the released code masks the logits of old classes but steps their rows, which then walk at random
+            groups = {"head": self.named(self.head.moving_names(range(len(self.tasks))), "head.")}
+        return {"peft": self.named(dict(self.peft.named_parameters()), "peft."), **groups}
+
+    @torch.no_grad()
+    def prepare(self, images: Tensor) -> Any:
+        tokens = self.backbone.enter(images)
+        return self.backbone.leave(tokens, {}), tokens  # query (batch, width), tokens (batch, tokens, width)
+
+    def features(self, moving: Moving, prepared: Any) -> Any:
+        return self.prompted(moving, prepared, batchwise=True)
+
+    def prompted(self, moving: Moving, prepared: Any, batchwise: bool) -> Prompted:
+        vit, (query, tokens), pool = self.backbone.vit, prepared, taken(self.peft, moving, "peft.")
+        similarity = F.normalize(query, dim=-1) @ F.normalize(pool["keys"], dim=-1).mT  # ([queries,] batch, pool)
+        ids = choose(similarity, self.recipe.l2p.top, batchwise)
+        prompts = vit.norm_pre(take(pool["prompts"], ids) + vit.pos_embed[:, :1])  # as every token enters
+        count, shape = prompts.shape[-2], (*prompts.shape[:-3], len(tokens), -1, -1)
+        x = torch.cat([part.expand(shape) for part in (tokens[:, :1], prompts, tokens[:, 1:])], dim=-2)
+        x = vit.norm(walking.walk(vit, x, {}))
+        pull = torch.take_along_dim(similarity, ids, dim=-1).sum(-1)
+        return Prompted(vit.fc_norm(x[..., 1 : 1 + count, :].mean(-2)), pull)
+
+    def logits(self, moving: Moving, features: Any) -> Tensor:
+        return super().logits(moving, features.features)
+
+    def loss(self, moving: Moving, features: Any, labels: Tensor) -> Tensor:
+        pull: Tensor = features.pull.mean(-1)
+        return super().loss(moving, features, labels) - self.recipe.l2p.pull * pull
+
+    def extract(self, images: Tensor) -> Tensor:
+        # a vote among test images lets an answer depend on its neighbours (the released code): official asks each alone
+        batchwise = self.recipe.method.variant == "zofc"
+        return self.prompted({}, self.prepare(images), batchwise).features

@@ -1,0 +1,40 @@
+"""Ridge regression on the frozen features, in closed form: nothing is trained, nothing is forgotten (`model.ridge`)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from zofc import seeds
+from zofc.errors import DataError
+from zofc.methods.base import Batches, Method, method
+from zofc.model.backbone import Backbone
+from zofc.model.ridge import RidgeHead
+from zofc.recipe import Recipe
+
+
+@method("ridge")
+class Ridge(Method):
+    """The training-free row that a user would pick today; with a random projection it is RanPAC without its adapter."""
+
+    def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
+        super().__init__(backbone, recipe)
+        plan = recipe.ridge
+        generator = self.generator("projection")
+        self.head = RidgeHead(backbone.width, plan.projection, plan.budget, generator, self.device)
+
+    def extend(self, classes: range) -> None:
+        super().extend(classes)
+        self.head.grow(len(classes))
+
+    @torch.no_grad()
+    def end_task(self, batches: Batches) -> None:
+        pairs = [(self.backbone.features(images).cpu(), labels.cpu()) for images, labels in batches()]
+        if not pairs:
+            raise DataError("a task has no training images to regress on")
+        features, labels = (torch.cat(part) for part in zip(*pairs, strict=True))
+        self.head.learn(features, labels, seeds.stream(self.recipe.seed, "held out", len(self.tasks) - 1))
+
+    @torch.no_grad()
+    def scores(self, images: Tensor) -> Tensor:
+        return self.head.scores(self.backbone.features(images))

@@ -1,0 +1,185 @@
+"""Facts about the closed-form head: streaming is exact, the order of tasks is not felt, the budget holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import zofc
+from zofc.errors import DataError, RecipeError
+from zofc.methods import get_method, ridge
+from zofc.model.backbone import Backbone
+from zofc.model.ridge import BYTES, STRENGTHS, RidgeHead, best_strength, regressors, solve
+from zofc.recipe import Method, Recipe, Ridge
+from zofc.training.runs import start_run, train
+
+CPU = torch.device("cpu")
+
+
+def toy(seed: int, classes: int = 6, per_class: int = 60, width: int = 12) -> tuple[Tensor, Tensor]:
+    """Classes that differ in one direction each, under strong noise that all directions share."""
+    g = torch.Generator().manual_seed(seed)
+    fixed = torch.Generator().manual_seed(0)
+    means = torch.randn(classes, width, generator=fixed, dtype=torch.float64)
+    mixing = torch.randn(3, width, generator=fixed, dtype=torch.float64)
+    labels = torch.arange(classes).repeat_interleave(per_class)
+    shared = 6 * torch.randn(len(labels), 3, generator=g, dtype=torch.float64) @ mixing
+    own = 0.3 * torch.randn(len(labels), width, generator=g, dtype=torch.float64)
+    return means[labels] + shared + own, labels
+
+
+def head(projection: int = 0, budget: int | None = None, width: int = 12) -> RidgeHead:
+    return RidgeHead(width, projection, budget, torch.Generator().manual_seed(1), CPU)
+
+
+def learned(order: list[list[int]], projection: int = 0) -> RidgeHead:
+    """A head that met classes in tasks; the classes are renamed in the order of arrival."""
+    features, labels = toy(1)
+    made, met = head(projection), 0
+    for number, classes in enumerate(order):
+        made.grow(len(classes))
+        parts = [features[labels == c] for c in classes]
+        names = torch.cat([torch.full((len(part),), met + i) for i, part in enumerate(parts)])
+        made.learn(torch.cat(parts), names, np.random.default_rng(number))
+        met += len(classes)
+    return made
+
+
+@pytest.mark.parametrize("projection", [0, 40])
+def test_streaming_is_the_closed_form_on_all_data_at_once(projection: int) -> None:
+    made = learned([[0, 1], [2], [3, 4, 5]], projection)
+    features, labels = toy(1)
+    phi = made.regress_from(features)
+    one_hot = torch.eye(6, dtype=torch.float64)[labels]
+    strength = float(made.strength)
+    batch = torch.linalg.solve(phi.mT @ phi + strength * torch.eye(phi.shape[1], dtype=torch.float64), phi.mT @ one_hot)
+    torch.testing.assert_close(made.weights, batch, rtol=1e-7, atol=1e-9)
+    assert made.weights.dtype == torch.float64 and phi.shape[1] == (projection or 12)
+
+
+@pytest.mark.parametrize("projection", [0, 40])
+def test_the_order_of_tasks_changes_nothing_but_the_names(projection: int) -> None:
+    one, other = learned([[0, 1], [2, 3], [4, 5]], projection), learned([[4, 5], [0, 1], [2, 3]], projection)
+    renamed = [4, 5, 0, 1, 2, 3]
+    torch.testing.assert_close(one.gram, other.gram)
+    torch.testing.assert_close(one.sums[:, renamed], other.sums)
+    for strength in (1e-2, 1.0, 1e3):
+        torch.testing.assert_close(
+            solve(one.gram, one.sums, strength)[:, renamed],
+            solve(other.gram, other.sums, strength),
+            rtol=1e-7,
+            atol=1e-9,
+        )
+
+
+def test_it_beats_class_means_where_features_are_correlated() -> None:
+    features, labels = toy(1)
+    fresh, truth = toy(2)
+    means = torch.stack([features[labels == c].mean(0) for c in range(6)])
+    nearest = torch.cdist(fresh, means).argmin(1)
+    cosine = torch.nn.functional.cosine_similarity(fresh[:, None], means[None], dim=-1).argmax(1)
+    right = float((learned([[0, 1], [2, 3], [4, 5]]).scores(fresh).argmax(1) == truth).float().mean())
+    for guess in (nearest, cosine):
+        assert right > float((guess == truth).float().mean()) + 0.2
+
+
+def test_the_strength_is_the_power_of_ten_with_the_least_error_on_images_held_out() -> None:
+    features, labels = toy(1, per_class=4)
+    held, truth = toy(2)
+    gram, sums = features.mT @ features, features.mT @ torch.eye(6, dtype=torch.float64)[labels]
+    errors = [
+        (held @ solve(gram, sums, s) - torch.eye(6, dtype=torch.float64)[truth]).square().mean() for s in STRENGTHS
+    ]
+    chosen = best_strength(gram, sums, held, truth)
+    assert chosen == STRENGTHS[int(torch.stack(errors).argmin())]
+    assert STRENGTHS[0] < chosen < STRENGTHS[-1]
+
+
+def test_too_few_images_to_hold_any_out_leave_the_strength_as_it_was() -> None:
+    made = head()
+    made.grow(2)
+    made.learn(torch.randn(4, 12), torch.tensor([0, 1, 0, 1]), np.random.default_rng(0))
+    assert float(made.strength) == 1.0 and float(made.weights.abs().max()) > 0
+
+
+@pytest.mark.parametrize("budget", [BYTES, 1000, 8 * 40**2 - 1, 8 * 40**2, 10**9])
+def test_the_projection_is_as_wide_as_asked_or_as_the_budget_allows(budget: int) -> None:
+    made = head(projection=40, budget=budget)
+    size = made.gram.shape[0]
+    assert made.gram.numel() * made.gram.element_size() <= budget
+    assert size == 40 or BYTES * (size + 1) ** 2 > budget
+    assert made.projection is not None and made.projection.shape == (12, size)
+
+
+def test_a_budget_that_cannot_be_kept_is_refused() -> None:
+    assert regressors(12, 0, BYTES * 144) == 12
+    with pytest.raises(
+        RecipeError, match=r"ridge\.budget: the Gram matrix of 12 features needs 1152 bytes.*projection"
+    ):
+        regressors(12, 0, 1151)
+    with pytest.raises(RecipeError, match=r"ridge\.budget: 7 bytes hold no Gram matrix"):
+        regressors(12, 5, 7)
+
+
+# -- the method ------------------------------------------------------------------------------------------------------
+
+
+def halves(images: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
+    return [(images[:4], labels[:4]), (images[4:], labels[4:])]
+
+
+def learner(tiny: Backbone, images: Tensor, **settings: int) -> ridge.Ridge:
+    made = get_method("ridge")(tiny, Recipe(seed=3, method=Method(name="ridge"), ridge=Ridge(**settings)))
+    assert isinstance(made, ridge.Ridge) and made.groups() == {}
+    for start in (0, 2):
+        made.extend(range(start, start + 2))
+        labels = start + torch.tensor([0, 1, 0, 1, 0, 1])
+        made.end_task(partial(halves, images + start, labels))
+    return made
+
+
+def test_the_method_regresses_on_the_plain_features(tiny: Backbone, images: Tensor) -> None:
+    made = learner(tiny, images)
+    features = torch.cat([tiny.features(images), tiny.features(images + 2)]).double()
+    torch.testing.assert_close(made.head.gram, features.mT @ features)
+    assert made.scores(images).shape == (6, 4) and made.scores(images).dtype == torch.float32
+    fit = made.scores(images + 2)
+    torch.testing.assert_close(fit.double(), features[6:] @ made.head.weights, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("projection", [0, 30])
+def test_a_restored_method_gives_identical_scores(tiny: Backbone, images: Tensor, projection: int) -> None:
+    made = learner(tiny, images, projection=projection)
+    other = get_method("ridge")(tiny, made.recipe.model_copy(update={"seed": 9}))
+    for classes in made.tasks:
+        other.extend(classes)
+    own = other.state_dict()
+    assert {k: v.shape for k, v in own.items()} == {k: v.shape for k, v in made.state_dict().items()}
+    other.load_state_dict(made.state_dict())
+    assert torch.equal(other.scores(images), made.scores(images))
+
+
+def test_the_seed_decides_the_projection_and_the_images_held_out(tiny: Backbone, images: Tensor) -> None:
+    one, other = learner(tiny, images, projection=30), learner(tiny, images, projection=30)
+    assert torch.equal(one.scores(images), other.scores(images))
+
+
+def test_a_task_without_images_is_refused(tiny: Backbone) -> None:
+    made = get_method("ridge")(tiny, Recipe(method=Method(name="ridge")))
+    made.extend(range(2))
+    with pytest.raises(DataError, match="no training images"):
+        made.end_task(lambda: [])
+
+
+def test_a_run_on_glyphs_learns_in_closed_form(tiny_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
+    recipe = tiny_recipe("simplecil/base", "method.name=ridge", "ridge.projection=64", "ridge.budget=20000")
+    folder = start_run(recipe, tmp_path)
+    metrics = train(folder)
+    assert metrics["finished"] and metrics["trainable_parameters"] == {} and metrics["all_classes"] > 100 / 6
+    assert zofc.load(folder.path).model.method.head.gram.shape == (50, 50)
