@@ -1,4 +1,4 @@
-"""How an image becomes a model input: random crops for training, the centre for testing (METHODS 0.4).
+"""How an image becomes a model input: random crops for training, the centre for testing (the paper, appendix F).
 
 Each view is applied in either of two ways that agree to within rounding: one image at a time with Pillow
 (`cut`), or a batch at a time on any device (`cut_batch`). The latter writes Pillow's resampling as two matrix
