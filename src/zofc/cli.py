@@ -112,27 +112,20 @@ def list_(
 
 
 def _recipes() -> Listing:
-    from zofc.recipe import load_recipe, recipe_names
+    from zofc.recipe import Group, load_recipe, recipe_names
+
+    def plan(group: Group | None) -> str:
+        if group is None:
+            return ""
+        optimizer = "" if group.optimizer == "sgd" else f"{group.optimizer} "
+        return f"{'ZO' if group.order == 'zeroth' else 'FO'} {optimizer}{group.lr:.4g} ×{group.epochs}"
 
     rows = []
     for name in recipe_names():
         recipe = load_recipe(name)
-        how = ", ".join(
-            f"{group} {plan.order} {plan.optimizer} {plan.lr:g} ×{plan.epochs}"
-            for group, plan in recipe.optimize.items()
-        )
-        paper = f"{recipe.paper.row}, {recipe.paper.column}" if recipe.paper else ""
-        rows.append(
-            (
-                name,
-                recipe.method.name,
-                recipe.data.source,
-                str(recipe.data.increment),
-                how or "nothing trained",
-                paper,
-            )
-        )
-    return ("recipe", "method", "data", "inc", "placement (epochs)", "row of the paper"), rows
+        table = recipe.paper.table if recipe.paper else ""
+        rows.append((name, plan(recipe.optimize.get("peft")), plan(recipe.optimize.get("head")), table))
+    return ("recipe", "adapter, prompts: lr ×epochs", "classifier", "paper's table"), rows
 
 
 def _methods() -> Listing:
