@@ -297,7 +297,7 @@ def test_new_components_are_orthonormal_to_all_earlier_ones_even_after_training(
         assert all(torch.equal(method.get_parameter(n), v) for n, v in before.items())
         for number in (1, 2):
             for kind in ("prompts", "keys", "attentions"):
-                parts = [part.flatten(1) for part in getattr(method.block(number), kind)]
+                parts = [part.flatten(1) for part in getattr(method.components(number), kind)]
                 old, new = torch.cat(parts[:-1]), parts[-1]
                 torch.testing.assert_close(new @ new.T, torch.eye(2), rtol=0, atol=1e-6)
                 assert float((new @ old.T).abs().max()) < 1e-5
@@ -330,7 +330,7 @@ def test_codas_loss_and_prefixes_equal_a_plain_restatement(tiny: Backbone, image
         h = block.norm1(y)
         q, k, v = block.attn.qkv(h).chunk(3, dim=-1)
         if number in (1, 2):
-            own = method.block(number)
+            own = method.components(number)
             components, keys, attentions = (torch.cat(list(p)) for p in (own.prompts, own.keys, own.attentions))
             weights = F.cosine_similarity(query[:, None] * attentions, keys[None], dim=-1)  # (batch, components)
             p = torch.einsum("bk,kld->bld", weights, components)

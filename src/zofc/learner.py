@@ -163,8 +163,9 @@ class Learner:
         rows += [[None] * (i + 1) for i in range(len(rows), len(tasks))]  # learned, not measured
         counts = [*history.counts, *([0] * (len(tasks) - len(history.counts)))]
         done = len(tasks)
+        groups = [list(self.classes[start:stop]) for start, stop in tasks]
         progress = Progress(
-            recipe=recipe_digest(self.recipe), classes=list(self.classes), tasks=tasks, groups=tasks, done=done,
+            recipe=recipe_digest(self.recipe), classes=list(self.classes), tasks=tasks, groups=groups, done=done,
             inherited=done, rows=rows, counts=counts, trained=history.trained,
         )  # fmt: skip
         with RunFolder.made(folder.path, self.recipe):

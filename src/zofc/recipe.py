@@ -80,6 +80,7 @@ class Data(Strict):
     test_per_class: Positive | None = Field(None, description="test images per class, all by default")
     test_fraction: Fraction = Field(0.2, description="held out where a source has no test set")
     skip_broken: bool = Field(False, description="leave out images that cannot be decoded")
+    by: Literal["class", "domain"] = Field("class", description="domain: each task is all classes in one more domain")
     joint: bool = Field(False, description="all classes in one task (the upper anchor), evaluated per task")
     then: tuple[str, ...] = Field((), description="sources whose classes follow, each as one further task")
 
@@ -89,7 +90,7 @@ class Data(Strict):
         a run that is continued must have begun as it did."""
         if self.joint:
             return 1
-        if self.classes is None:
+        if self.classes is None or self.by == "domain":
             return None
         rest = max(self.classes - (self.first or self.increment), 0)
         return 1 + math.ceil(rest / self.increment)

@@ -14,13 +14,14 @@ from zofc.data.source import (
     describe_sources,
     open_source,
 )
-from zofc.data.stream import Stream, Task, class_order, split_classes
+from zofc.data.stream import DomainStream, Stream, Task, class_order, split_classes
 from zofc.data.views import Crops, TestView, TrainView
 
 __all__ = [
     "SOURCES",
     "ArrayImages",
     "Crops",
+    "DomainStream",
     "EncodedImages",
     "ImageSet",
     "Images",

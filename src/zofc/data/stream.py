@@ -145,6 +145,62 @@ class Stream:
         """The groups that are evaluated after this task."""
         return [group for group in self.groups if group.stop <= task.classes.stop]
 
+    def evaluation(self, task: Task) -> Iterator[tuple[list[str], ImageSet]]:
+        """What is evaluated after a task: the class names and test images of each group seen."""
+        for group in self.seen_groups(task):
+            yield [self.classes[i] for i in group], self.test_set(group)
+
+
+@dataclass(frozen=True)
+class DomainStream:
+    """Each task is all classes in one further domain (the same labels, other looks); a group is a domain, evaluated by
+    itself. Domains come in a seeded order, as classes do."""
+
+    classes: tuple[str, ...]
+    tasks: list[Task]
+    part: Part
+    order: NDArray[np.int64]  # the source's domain of each task
+
+    @classmethod
+    def build(cls, source: Source, *, order_seed: int, classes: int | None = None) -> DomainStream:
+        if len(source.domain_names) < 2:
+            raise DataError(f"data.by: 'domain' needs a source with domains, and {source.name} has none")
+        part = Part(source, 0, class_order(len(source.classes), order_seed)[:classes])
+        order = class_order(len(source.domain_names), order_seed)
+        stream = cls(part.names, _tasks([part.classes] * len(order), part.names), part, order)
+        for task in stream.tasks:
+            for images, what in ((stream.train_set(task), "training"), (stream.test_set(task.index), "test")):
+                if not len(images):
+                    raise DataError(f"{source.name}: no {what} images in the domain '{stream.domain(task.index)}'")
+        return stream
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (self.part,)
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        return {self.part.source.name: self.part.source.checksum}
+
+    def train_set(self, task: Task) -> ImageSet:
+        return self._of_domain(self.part.source.train, task.index)
+
+    def test_set(self, number: int) -> ImageSet:
+        return self._of_domain(self.part.source.test, number)
+
+    def evaluation(self, task: Task) -> Iterator[tuple[list[str], ImageSet]]:
+        """What is evaluated after a task: the name and test images of each domain seen."""
+        for number in range(task.index + 1):
+            yield [self.domain(number)], self.test_set(number)
+
+    def domain(self, number: int) -> str:
+        return self.part.source.domain_names[int(self.order[number])]
+
+    def _of_domain(self, images: ImageSet, number: int) -> ImageSet:
+        chosen = self.part.select(images, self.part.classes)
+        assert chosen.domains is not None
+        return chosen.take(np.flatnonzero(chosen.domains == self.order[number]))
+
 
 def _parts(sources: Sequence[Source], start: int, order_seed: int) -> Iterator[Part]:
     for source in sources:

@@ -4,6 +4,7 @@ side, scored by one cosine over both."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ from zofc.recipe import Recipe
 @method("aper")
 class Aper(AdapterClassifier):
     """Class means of plain and first-task-adapted features; nothing moves after the first task."""
+
+    refuses_domains: ClassVar[str | None] = "the means of a new domain would take the place of those before"
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)

@@ -25,6 +25,7 @@ class Method(nn.Module):
     """A learner of tasks. Its parameters are all there is to save; the backbone is not among them."""
 
     group_names: ClassVar[tuple[str, ...]] = ()
+    refuses_domains: ClassVar[str | None] = None  # why it cannot learn the same classes in a further domain
     backbone: Backbone
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
@@ -39,10 +40,24 @@ class Method(nn.Module):
     @classmethod
     def check(cls, recipe: Recipe, task_sizes: Sequence[int], learned: int = 0) -> None:
         """Refuse, before any work, what this method cannot do; `learned` tasks came before these."""
+        if recipe.data.by == "domain" and cls.refuses_domains:
+            raise RecipeError(
+                f"data.by: {recipe.method.name} cannot learn a class in several domains: {cls.refuses_domains}"
+            )
 
     def extend(self, classes: range) -> None:
         """Make room for the classes of a new task; the values drawn depend only on the seed and the task."""
         self.tasks.append(classes)
+
+    @property
+    def blocks(self) -> list[range]:
+        """The classes that came together, once each: tasks, less those that bring known classes in a new domain."""
+        return list(dict.fromkeys(self.tasks))
+
+    @property
+    def block(self) -> int:
+        """Which of the blocks the current task is about."""
+        return self.blocks.index(self.tasks[-1])
 
     def groups(self) -> dict[str, dict[str, Tensor]]:
         """Exactly the tensors that the current task may move, by group."""

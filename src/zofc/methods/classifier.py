@@ -32,7 +32,10 @@ class Classifier(Method):
 
     @classmethod
     def check(cls, recipe: Recipe, task_sizes: Sequence[int], learned: int = 0) -> None:
+        super().check(recipe, task_sizes, learned)
         method, cosine = recipe.method, recipe.head.kind == "cosine"
+        if method.prototypes and recipe.data.by == "domain":
+            raise RecipeError("method.prototypes: the means of a new domain would take the place of those before")
         if method.prototypes and not cosine:
             raise RecipeError("method.prototypes: class means need head.kind=cosine")
         if method.prototypes and not method.mask:
@@ -47,21 +50,22 @@ class Classifier(Method):
                 )
 
     def extend(self, classes: range) -> None:
+        known = classes in self.tasks  # the same classes in a new domain share, and go on training, their rows
         super().extend(classes)
-        self.head.grow(len(classes), self.generator("head", len(self.tasks) - 1), self.device)
+        if not known:
+            self.head.grow(len(classes), self.generator("head", self.block), self.device)
         if self.recipe.method.prototypes and isinstance(self.head, CosineHead):
             self.head.sigma.fill_(1.0)  # the classifier is a temporary one, fresh in each task
 
     @property
     def in_loss(self) -> range:
-        """The tasks whose rows the loss sees, and moves: the current one, or all without the mask."""
-        last = len(self.tasks) - 1
-        return range(last, last + 1) if self.recipe.method.mask else range(last + 1)
+        """The blocks whose rows the loss sees, and moves: the current one, or all without the mask."""
+        return range(self.block, self.block + 1) if self.recipe.method.mask else range(len(self.blocks))
 
     @property
     def single(self) -> bool:
         """A loss that sees one class is constant: there is nothing to train."""
-        return sum(len(self.tasks[task]) for task in self.in_loss) == 1
+        return sum(len(self.blocks[number]) for number in self.in_loss) == 1
 
     def groups(self) -> dict[str, dict[str, Tensor]]:
         if self.single:
@@ -75,7 +79,7 @@ class Classifier(Method):
 
     def end_task(self, batches: Batches) -> None:
         if self.single or self.recipe.method.prototypes:
-            self.head.set_rows(len(self.tasks) - 1, self.class_means(batches, self.tasks[-1], self.extract))
+            self.head.set_rows(self.block, self.class_means(batches, self.tasks[-1], self.extract))
 
     def prepare(self, images: Tensor) -> Tensor:
         return self.backbone.features(images)
@@ -88,12 +92,12 @@ class Classifier(Method):
 
     def loss(self, moving: Moving, features: Tensor, labels: Tensor) -> Tensor:
         logits = self.logits(moving, features)  # ([queries,] batch, classes)
-        targets = labels - self.tasks[self.in_loss.start].start
+        targets = labels - self.blocks[self.in_loss.start].start
         chosen = logits.log_softmax(-1).gather(-1, targets.expand(logits.shape[:-1])[..., None])
         return -chosen[..., 0].mean(-1)
 
     def hits(self, moving: Moving, features: Tensor, labels: Tensor) -> Tensor:
-        guesses = self.logits(moving, features).argmax(-1) + self.tasks[self.in_loss.start].start
+        guesses = self.logits(moving, features).argmax(-1) + self.blocks[self.in_loss.start].start
         return (guesses == labels).sum(-1)
 
     def extract(self, images: Tensor) -> Tensor:

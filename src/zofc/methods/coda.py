@@ -69,9 +69,9 @@ class CodaPrompt(Classifier):
             )
         super().extend(classes)
         for number in self.numbers:
-            self.block(number).grow(self.per_task, self.generator("peft", number, task), self.device)
+            self.components(number).grow(self.per_task, self.generator("peft", number, task), self.device)
 
-    def block(self, number: int) -> Components:
+    def components(self, number: int) -> Components:
         found = self.peft[str(number)]
         assert isinstance(found, Components)
         return found
@@ -84,7 +84,7 @@ class CodaPrompt(Classifier):
         # the released code steps all that requires a gradient, which under zeroth order moves old components and rows;
         # it also holds the ViT's own 86 M weights, which are not moved here: no method's parameters are the backbone's
         if self.drifts("head"):
-            groups = {"head": self.named(self.head.moving_names(everything), "head.")}
+            groups = {"head": self.named(self.head.moving_names(range(len(self.blocks))), "head.")}
         tasks = everything if self.drifts("peft") else current
         names = [f"{number}.{kind}.{task}" for number in self.numbers for kind in KINDS for task in tasks]
         return {"peft": self.named(names, "peft."), **groups}
@@ -96,7 +96,7 @@ class CodaPrompt(Classifier):
 
     def features(self, moving: Moving, prepared: Any) -> Tensor:
         (query, tokens), peft = prepared, under(moving, "peft")
-        prefixes = {n: self.block(n).prefix(under(peft, str(n)), query) for n in self.numbers}
+        prefixes = {n: self.components(n).prefix(under(peft, str(n)), query) for n in self.numbers}
         inserts = {number: Insert(prefix=prefix) for number, prefix in prefixes.items()}
         return self.backbone.leave(tokens, inserts, start=self.numbers[0])
 
@@ -105,6 +105,6 @@ class CodaPrompt(Classifier):
         if self.recipe.coda.orthogonality:
             peft = under(moving, "peft")
             for number in self.numbers:
-                penalty = self.block(number).penalty(under(peft, str(number)), features)
+                penalty = self.components(number).penalty(under(peft, str(number)), features)
                 loss = loss + self.recipe.coda.orthogonality * penalty
         return loss

@@ -28,6 +28,8 @@ class Ease(Classifier):
 
     group_names: ClassVar[tuple[str, ...]] = ("peft", "head")
 
+    refuses_domains: ClassVar[str | None] = "a prototype belongs to the task of its class, and that would be several"
+
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)
         self.adapters = nn.ModuleList()

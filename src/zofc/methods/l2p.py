@@ -87,7 +87,7 @@ class LearningToPrompt(Classifier):
             return {}
         if self.drifts("head"):
             # the released code masks the logits of old classes but steps their rows, which then walk at random
-            groups = {"head": self.named(self.head.moving_names(range(len(self.tasks))), "head.")}
+            groups = {"head": self.named(self.head.moving_names(range(len(self.blocks))), "head.")}
         return {"peft": self.named(dict(self.peft.named_parameters()), "peft."), **groups}
 
     @torch.no_grad()

@@ -32,11 +32,12 @@ class LearnAccumulateEnsemble(AdapterClassifier):
         self.offline: PeftModule | None = None
 
     def extend(self, classes: range) -> None:
+        new = classes not in self.tasks
         super().extend(classes)
         task = len(self.tasks) - 1
-        if self.official and isinstance(self.head, LinearHead):  # its authors start the rows near zero
+        if new and self.official and isinstance(self.head, LinearHead):  # its authors start the rows near zero
             rows = torch.empty(len(classes), self.head.width)
-            self.head.set_rows(task, rows.normal_(0, 0.001, generator=self.generator("head", task)))
+            self.head.set_rows(self.block, rows.normal_(0, 0.001, generator=self.generator("head", self.block)))
         if task == (1 if self.official else 0):
             self.offline = deepcopy(self.peft)
 

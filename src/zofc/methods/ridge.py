@@ -24,8 +24,9 @@ class Ridge(Method):
         self.head = RidgeHead(backbone.width, plan.projection, plan.budget, generator, self.device)
 
     def extend(self, classes: range) -> None:
+        if classes not in self.tasks:
+            self.head.grow(len(classes))
         super().extend(classes)
-        self.head.grow(len(classes))
 
     @torch.no_grad()
     def end_task(self, batches: Batches) -> None:

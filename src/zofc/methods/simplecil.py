@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -17,12 +18,15 @@ from zofc.recipe import Recipe
 class SimpleCIL(Method):
     """Class means of the frozen features; the anchor row of every table."""
 
+    refuses_domains: ClassVar[str | None] = "the means of a new domain would take the place of those before"
+
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)
         self.head = CosineHead(backbone.width)
 
     @classmethod
     def check(cls, recipe: Recipe, task_sizes: Sequence[int], learned: int = 0) -> None:
+        super().check(recipe, task_sizes, learned)
         if recipe.head.kind != "cosine":
             raise RecipeError("head.kind: class means are scored by cosine; use head.kind=cosine")
 

@@ -37,7 +37,7 @@ class Progress:
     meter: dict[str, float] = field(default_factory=dict)  # running sums of the epoch
     rows: list[list[float | None]] = field(default_factory=list)  # the accuracy matrix so far
     counts: list[int] = field(default_factory=list)  # test images of each group
-    groups: list[tuple[int, int]] = field(default_factory=list)
+    groups: list[list[str]] = field(default_factory=list)  # class names (or the domain) of each group
     train_seconds: float = 0.0  # of the finished tasks
     evaluate_seconds: float = 0.0
     steps: int = 0  # of the finished tasks
@@ -80,7 +80,6 @@ def load_checkpoint(run: Path) -> Checkpoint | None:
             raise RunError(f"{path} was written by another version of zofc and cannot be continued with this one")
         file, scalars = state.pop("tensors"), state.pop("scalars")
         state["tasks"] = [(a, b) for a, b in state["tasks"]]
-        state["groups"] = [(a, b) for a, b in state["groups"]]
         progress = Progress(**state)
         with safe_open(path.with_name(Path(file).name), framework="pt") as tensors:
             found = {key: tensors.get_tensor(key) for key in tensors.keys()}  # noqa: SIM118 (not a dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from zofc.data import Source, SourceOptions, Stream, open_source
+from zofc.data import DomainStream, Source, SourceOptions, Stream, open_source
 from zofc.data.source import SOURCES
 from zofc.errors import RecipeError, ZofcError, nearest
 from zofc.methods import check_placement, get_method
@@ -15,6 +15,8 @@ from zofc.recipe import Recipe
 from zofc.training.checkpoint import Progress
 from zofc.training.device import pick_device
 from zofc.training.loggers import check_loggers
+
+AnyStream = Stream | DomainStream
 
 
 def check_recipe(recipe: Recipe) -> None:
@@ -58,15 +60,20 @@ def order_seed(recipe: Recipe) -> int:
     return recipe.seed if recipe.data.order_seed is None else recipe.data.order_seed
 
 
-def check_tasks(recipe: Recipe, stream: Stream, learned: int = 0) -> Stream:
+def check_tasks(recipe: Recipe, stream: AnyStream, learned: int = 0) -> AnyStream:
     """The stream, if the method can learn those of its tasks that are still to be learned."""
     sizes = [len(task.classes) for task in stream.tasks[learned:]]
     get_method(recipe.method.name).check(recipe, sizes, learned)
     return stream
 
 
-def build_stream(recipe: Recipe, notice: Callable[[str], None]) -> Stream:
+def build_stream(recipe: Recipe, notice: Callable[[str], None]) -> AnyStream:
     data = recipe.data
+    if data.by == "domain":
+        if data.joint or data.then:
+            raise RecipeError("data.by: a stream of domains is neither joint nor followed by further sources")
+        source = open_data(recipe, data.source, notice)
+        return DomainStream.build(source, order_seed=order_seed(recipe), classes=data.classes)
     return Stream.build(
         open_data(recipe, data.source, notice),
         order_seed=order_seed(recipe),
@@ -78,12 +85,12 @@ def build_stream(recipe: Recipe, notice: Callable[[str], None]) -> Stream:
     )
 
 
-def open_stream(recipe: Recipe, notice: Callable[[str], None]) -> Stream:
+def open_stream(recipe: Recipe, notice: Callable[[str], None]) -> AnyStream:
     """The recipe's tasks, checked against what its method can do."""
     return check_tasks(recipe, build_stream(recipe, notice))
 
 
-def continue_stream(recipe: Recipe, progress: Progress, notice: Callable[[str], None]) -> Stream:
+def continue_stream(recipe: Recipe, progress: Progress, notice: Callable[[str], None]) -> AnyStream:
     """The stream of a run that continues another: it may do without the data that was learned before."""
     inherited = progress.inherited
     tasks = [range(*task) for task in progress.tasks[:inherited]]
@@ -91,7 +98,7 @@ def continue_stream(recipe: Recipe, progress: Progress, notice: Callable[[str], 
     new = open_data(recipe, recipe.data.then[-1], notice)  # first, so that what is wrong with it is said as it is
     without = Stream.continuing(learned, tasks, [new], order_seed=order_seed(recipe))
     try:
-        stream = build_stream(recipe, lambda text: None)
+        stream: AnyStream = build_stream(recipe, lambda text: None)
         why = "" if list(stream.classes[: len(learned)]) == learned else "they were not learned from the recipe's data"
     except ZofcError as error:
         why = str(error)

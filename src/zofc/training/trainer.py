@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, NoReturn
 
-from zofc.data import Stream
 from zofc.errors import Interrupted, RunError, ZofcError
 from zofc.metrics import AccuracyMatrix, summary
 from zofc.training import checkpoint
@@ -18,7 +17,7 @@ from zofc.training.device import environment, pick_device, set_up
 from zofc.training.events import EventLog, Events, Listener
 from zofc.training.folder import RunFolder, recipe_digest
 from zofc.training.loggers import make_loggers
-from zofc.training.resolve import check_recipe, continue_stream, open_stream
+from zofc.training.resolve import AnyStream, check_recipe, continue_stream, open_stream
 from zofc.training.signals import StopRequest, stop_signals
 from zofc.training.task import TaskTraining
 
@@ -136,14 +135,14 @@ class Trainer:
         if sizes := training.placement.sizes:
             progress.trained = sizes
 
-    def _evaluate(self, model: Continual, stream: Stream) -> None:
+    def _evaluate(self, model: Continual, stream: AnyStream) -> None:
         """A new row of the accuracy matrix: every group of classes seen so far."""
         progress, clock = self.progress, time.perf_counter()
         row: list[float | None] = []
         counts: list[int] = []
-        groups = stream.seen_groups(stream.tasks[len(model.tasks) - 1])
-        for number, group in enumerate(groups):
-            test = stream.test_set(group)
+        groups: list[list[str]] = []
+        for number, (names, test) in enumerate(stream.evaluation(stream.tasks[len(model.tasks) - 1])):
+            groups.append(names)
             if not len(test):  # data of an earlier run that is no longer at hand
                 row.append(None)
                 counts.append(progress.counts[number] if number < len(progress.counts) else 0)
@@ -152,7 +151,7 @@ class Trainer:
             guessed, true = model.guesses(model.loader(test))
             row.append(100 * int((guessed == true).sum()) / len(true))
         progress.rows.append(row)
-        progress.counts, progress.groups = counts, [(group.start, group.stop) for group in groups]
+        progress.counts, progress.groups = counts, groups
         progress.done += 1
         seconds = time.perf_counter() - clock
         progress.evaluate_seconds += seconds
@@ -185,7 +184,7 @@ class Trainer:
         self.saved_at = time.monotonic()
         self.events.send("checkpoint", task=progress.done, epoch=progress.epoch, step=progress.step)
 
-    def _restore(self, model: Continual, stream: Stream, found: checkpoint.Checkpoint) -> dict[str, Any]:
+    def _restore(self, model: Continual, stream: AnyStream, found: checkpoint.Checkpoint) -> dict[str, Any]:
         """Take up a checkpoint; returns the state of its optimisers."""
         progress, tensors, optimizers = found
         if progress.recipe != self.progress.recipe:
@@ -196,10 +195,10 @@ class Trainer:
         model.restore(progress.classes, progress.tasks, tensors)
         return optimizers
 
-    def _write_results(self, stream: Stream, model: Continual) -> None:
+    def _write_results(self, stream: AnyStream, model: Continual) -> None:
         progress = self.progress
-        names = [[stream.classes[i] for i in range(*group)] for group in progress.groups]
-        self.folder.write_json("matrix.json", {"accuracy": progress.rows, "counts": progress.counts, "groups": names})
+        matrix = {"accuracy": progress.rows, "counts": progress.counts, "groups": progress.groups}
+        self.folder.write_json("matrix.json", matrix)
         self.folder.write_json(
             "metrics.json",
             {
@@ -215,7 +214,7 @@ class Trainer:
             },
         )
 
-    def _record_environment(self, stream: Stream, model: Continual, inherited: int) -> None:
+    def _record_environment(self, stream: AnyStream, model: Continual, inherited: int) -> None:
         """Note what the run is made with, and refuse to go on with other data or weights than it began with."""
         before = self.folder.read_json("environment.json")
         for part in stream.parts:
@@ -237,7 +236,7 @@ class Trainer:
     def _notice(self, text: str) -> None:
         self.events.send("notice", text=text)
 
-    def _announce(self, event: str, stream: Stream, model: Continual) -> None:
+    def _announce(self, event: str, stream: AnyStream, model: Continual) -> None:
         progress = self.progress
         self.events.send(
             event,
