@@ -16,7 +16,8 @@ from zofc.errors import DataError, RecipeError
 from zofc.methods import get_method, ridge
 from zofc.model.backbone import Backbone
 from zofc.model.ridge import BYTES, STRENGTHS, RidgeHead, best_strength, regressors, solve
-from zofc.recipe import Method, Recipe, Ridge
+from zofc.recipe import Data, Head, Method, Recipe, Ridge
+from zofc.recipe import Peft as PeftRecipe
 from zofc.training.runs import start_run, train
 
 CPU = torch.device("cpu")
@@ -183,3 +184,44 @@ def test_a_run_on_glyphs_learns_in_closed_form(tiny_recipe: Callable[..., Recipe
     metrics = train(folder)
     assert metrics["finished"] and metrics["trainable_parameters"] == {} and metrics["all_classes"] > 100 / 6
     assert zofc.load(folder.path).model.method.head.gram.shape == (50, 50)
+
+
+# -- as the answer of other methods ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["classifier", "adapter", "aper"])
+def test_a_regression_may_answer_for_methods_that_adapt_features(tiny: Backbone, images: Tensor, name: str) -> None:
+    """Its sums are those of the method's own features, task by task; the answer is theirs, also when restored."""
+    peft = PeftRecipe(kind="adaptformer" if name == "aper" else "adapter", blocks="first 2")
+    made = Recipe(seed=3, method=Method(name=name, readout="ridge"), peft=peft)
+    method = get_method(name)(tiny, made)
+    shown, answers = [], []
+    for task in range(2):
+        method.extend(range(2 * task, 2 * task + 2))
+        if name != "classifier":
+            method.peft.blocks["0"].up_bias.add_(0.5 * (task + 1))
+        labels = torch.tensor([0, 1, 0, 1, 1, 0]) + 2 * task
+        method.end_task(lambda labels=labels: [(images, labels)])
+        shown.append((method.both(images) if name == "aper" else method.extract(images)).double())
+        answers.append(torch.nn.functional.one_hot(labels, 4).double())
+    phi, truth = torch.cat(shown), torch.cat(answers)
+    torch.testing.assert_close(method.ridge.gram, phi.mT @ phi)
+    torch.testing.assert_close(method.ridge.sums, phi.mT @ truth)
+    last = method.both(images) if name == "aper" else method.extract(images)
+    torch.testing.assert_close(method.scores(images), method.ridge.scores(last))
+    copy = get_method(name)(tiny, made)
+    for task in range(2):
+        copy.extend(range(2 * task, 2 * task + 2))
+    copy.load_state_dict(method.state_dict())
+    assert torch.equal(copy.scores(images), method.scores(images))
+
+
+@pytest.mark.parametrize("name", ["lae", "l2p", "coda", "ease", "inflora"])
+def test_methods_with_an_answer_of_their_own_refuse_a_regression(name: str) -> None:
+    made = Recipe(
+        method=Method(name=name, readout="ridge"),
+        data=Data(classes=10, increment=5),
+        head=Head(kind="cosine" if name == "ease" else "linear"),
+    )
+    with pytest.raises(RecipeError, match=r"method\.readout: .*rule of its own"):
+        get_method(name).check(made, [5, 5])

@@ -135,6 +135,9 @@ class Method(Strict):
         True, description="false: old classes stay in the loss (sequential fine-tuning, the lower anchor)"
     )
     prototypes: bool = Field(False, description="replace the trained rows by class means after each task")
+    readout: Literal["rows", "ridge"] = Field(
+        "rows", description="ridge: answer by regression in closed form on the (adapted) features of every task"
+    )
     variant: Literal["official", "zofc"] = Field("official", description="zofc: as the released code differs from it")
 
 

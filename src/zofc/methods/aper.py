@@ -26,6 +26,7 @@ class Aper(AdapterClassifier):
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)
         self.means = CosineHead(2 * backbone.width)
+        self.ridge = self.make_ridge(2 * backbone.width)
 
     @classmethod
     def check(cls, recipe: Recipe, task_sizes: Sequence[int], learned: int = 0) -> None:
@@ -36,6 +37,8 @@ class Aper(AdapterClassifier):
             Classifier.extend(self, classes)  # the classifier that trains the adapter, dropped after the task
         else:
             Method.extend(self, classes)
+            if self.ridge is not None:
+                self.ridge.grow(len(classes))
         self.means.grow(len(classes), self.generator("means", len(self.tasks) - 1), self.device)
 
     def groups(self) -> dict[str, dict[str, Tensor]]:
@@ -46,6 +49,7 @@ class Aper(AdapterClassifier):
 
     def end_task(self, batches: Batches) -> None:
         self.means.set_rows(len(self.tasks) - 1, self.class_means(batches, self.tasks[-1], self.both))
+        self.regress(batches, self.both)
 
     @torch.no_grad()
     def both(self, images: Tensor) -> Tensor:
@@ -54,4 +58,5 @@ class Aper(AdapterClassifier):
 
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:
-        return self.means.logits({}, self.both(images))
+        both = self.both(images)
+        return self.means.logits({}, both) if self.ridge is None else self.ridge.scores(both)

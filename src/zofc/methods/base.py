@@ -122,6 +122,15 @@ class Method(nn.Module):
         return {prefix + name: own[prefix + name] for name in names}
 
     @torch.no_grad()
+    def all_features(self, batches: Batches, extract: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Features of all training images of the task and their labels, on the CPU."""
+        pairs = [(extract(images).cpu(), labels.cpu()) for images, labels in batches()]
+        if not pairs:
+            raise DataError("a task has no training images")
+        features, labels = zip(*pairs, strict=True)
+        return torch.cat(features), torch.cat(labels)
+
+    @torch.no_grad()
     def class_means(self, batches: Batches, classes: range, extract: Callable[[Tensor], Tensor]) -> Tensor:
         """Mean feature of each class over its training images, (classes, width)."""
         sums: Tensor | None = None

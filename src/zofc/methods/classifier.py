@@ -6,17 +6,19 @@ old rows are not in the loss and not in the group, so no step of any order can m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from zofc import seeds
 from zofc.errors import RecipeError
 from zofc.methods.base import Batches, Method, method
 from zofc.model.backbone import Backbone
 from zofc.model.heads import HEADS, CosineHead
 from zofc.model.params import Moving, under
+from zofc.model.ridge import RidgeHead
 from zofc.recipe import Recipe
 
 
@@ -25,15 +27,26 @@ class Classifier(Method):
     """A cosine or linear classifier, nothing else."""
 
     group_names: ClassVar[tuple[str, ...]] = ("head",)
+    regressed: ClassVar[bool] = True  # whether a regression may answer in place of the rows
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)
         self.head = HEADS[recipe.head.kind](backbone.width)
+        self.ridge = self.make_ridge(backbone.width)
+
+    def make_ridge(self, width: int) -> RidgeHead | None:
+        """The regression that answers in place of the rows, if the recipe asks for it."""
+        plan = self.recipe.ridge
+        if self.recipe.method.readout == "rows":
+            return None
+        return RidgeHead(width, plan.projection, plan.budget, self.generator("projection"), self.device)
 
     @classmethod
     def check(cls, recipe: Recipe, task_sizes: Sequence[int], learned: int = 0) -> None:
         super().check(recipe, task_sizes, learned)
         method, cosine = recipe.method, recipe.head.kind == "cosine"
+        if method.readout == "ridge" and not cls.regressed:
+            raise RecipeError(f"method.readout: {method.name} answers by a rule of its own; use method.readout=rows")
         if method.prototypes and recipe.data.by == "domain":
             raise RecipeError("method.prototypes: the means of a new domain would take the place of those before")
         if method.prototypes and not cosine:
@@ -54,6 +67,8 @@ class Classifier(Method):
         super().extend(classes)
         if not known:
             self.head.grow(len(classes), self.generator("head", self.block), self.device)
+            if self.ridge is not None:
+                self.ridge.grow(len(classes))
         if self.recipe.method.prototypes and isinstance(self.head, CosineHead):
             self.head.sigma.fill_(1.0)  # the classifier is a temporary one, fresh in each task
 
@@ -80,6 +95,12 @@ class Classifier(Method):
     def end_task(self, batches: Batches) -> None:
         if self.single or self.recipe.method.prototypes:
             self.head.set_rows(self.block, self.class_means(batches, self.tasks[-1], self.extract))
+        self.regress(batches, self.extract)
+
+    def regress(self, batches: Batches, extract: Callable[[Tensor], Tensor]) -> None:
+        if self.ridge is not None:
+            features, labels = self.all_features(batches, extract)
+            self.ridge.learn(features, labels, seeds.stream(self.recipe.seed, "held out", len(self.tasks) - 1))
 
     def prepare(self, images: Tensor) -> Tensor:
         return self.backbone.features(images)
@@ -105,4 +126,5 @@ class Classifier(Method):
 
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:
-        return self.head.logits({}, self.extract(images))
+        features = self.extract(images)
+        return self.head.logits({}, features) if self.ridge is None else self.ridge.scores(features)

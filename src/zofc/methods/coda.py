@@ -44,6 +44,7 @@ def components_per_task(recipe: Recipe) -> int:
 class CodaPrompt(Classifier):
     """Components and rows of the current task are trained; those of earlier tasks are not in the group."""
 
+    regressed: ClassVar[bool] = False
     group_names: ClassVar[tuple[str, ...]] = ("peft", "head")
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:

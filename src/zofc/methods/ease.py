@@ -26,6 +26,7 @@ from zofc.recipe import Recipe
 class Ease(Classifier):
     """One adapter per task, prototypes in every subspace, the other tasks' subspaces weighted by alpha."""
 
+    regressed: ClassVar[bool] = False
     group_names: ClassVar[tuple[str, ...]] = ("peft", "head")
 
     refuses_domains: ClassVar[str | None] = "a prototype belongs to the task of its class, and that would be several"

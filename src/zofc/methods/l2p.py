@@ -66,6 +66,7 @@ def take(prompts: Tensor, ids: Tensor) -> Tensor:
 class LearningToPrompt(Classifier):
     """The pool is shared by all tasks and keeps moving; rows of old classes do not."""
 
+    regressed: ClassVar[bool] = False
     group_names: ClassVar[tuple[str, ...]] = ("peft", "head")
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:

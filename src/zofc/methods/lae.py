@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ from zofc.recipe import Group, Recipe
 @method("lae")
 class LearnAccumulateEnsemble(AdapterClassifier):
     """A trained module and its moving average; the answer is the larger of their two probabilities."""
+
+    regressed: ClassVar[bool] = False
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         self.official = recipe.method.variant == "official"

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from zofc import seeds
-from zofc.errors import DataError
 from zofc.methods.base import Batches, Method, method
 from zofc.model.backbone import Backbone
 from zofc.model.ridge import RidgeHead
@@ -28,12 +27,8 @@ class Ridge(Method):
             self.head.grow(len(classes))
         super().extend(classes)
 
-    @torch.no_grad()
     def end_task(self, batches: Batches) -> None:
-        pairs = [(self.backbone.features(images).cpu(), labels.cpu()) for images, labels in batches()]
-        if not pairs:
-            raise DataError("a task has no training images to regress on")
-        features, labels = (torch.cat(part) for part in zip(*pairs, strict=True))
+        features, labels = self.all_features(batches, self.backbone.features)
         self.head.learn(features, labels, seeds.stream(self.recipe.seed, "held out", len(self.tasks) - 1))
 
     @torch.no_grad()
