@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-DEMOS = ("simplecil", "classifier", "zofc", "first-order", "finetune", "joint")
+DEMOS = ("simplecil", "ridge", "classifier", "zofc", "first-order", "finetune", "joint")
 SHOWN = ("all_classes", "last_task", "forgetting")
 
 

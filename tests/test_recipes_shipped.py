@@ -221,7 +221,7 @@ def reached(recipe: Recipe, key: str) -> object:
 def test_every_row_is_shipped_for_every_setting() -> None:
     rows = {f"{row}/{setting}" for row in ROWS for setting in SETTINGS}
     own = {f"{row}/base" for row in ("zofc", "adapter-fo", "classifier-fo", "simplecil")}
-    demos = {f"demo/{row}" for row in ("zofc", "first-order", "classifier", "simplecil", "joint", "finetune")}
+    demos = {f"demo/{row}" for row in ("zofc", "first-order", "classifier", "simplecil", "ridge", "joint", "finetune")}
     others = {f"{row}/{setting}" for row, setting in [*OTHERS, *ZOFC_WITH]} | {f"ridge/{s}" for s in SETTINGS}
     assert set(recipe_names()) == rows | own | demos | others
 
