@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from zofc.methods import check_placement
+from zofc.methods import check_placement, get_method
 from zofc.paper import printed
 from zofc.recipe import Group, Recipe, dump_recipe, load_recipe, recipe_names, recipe_presets
 
@@ -417,6 +417,7 @@ def test_a_recipe_places_the_groups_that_its_method_has(name: str) -> None:
     for preset in recipe_presets(name):
         recipe = loaded(name, preset)
         check_placement(recipe, recipe.optimize)
+        assert set(recipe.optimize) == set(get_method(recipe.method.name).group_names)
 
 
 @each_setting
