@@ -1,25 +1,32 @@
 """Every method under every placement with one budget: a grid of runs that can be stopped and continued.
 
-    python scripts/method_results.py --out results/methods.json --runs runs/methods \\
-        --set data.source=parquet:cifar100 backbone.name=vit_small_p8_64.safetensors data.per_class=100 --epochs 3
+    python scripts/method_results.py --out results/method_rates.json --factors 1 10 100 --seeds 1 --set SLICE
+    python scripts/method_results.py --out results/methods.json --rates results/method_rates.json --set SLICE
 
-A method's recipe for CIFAR-100 in tasks of ten classes says how it is trained; the epochs of every group are the same
-for all, so that first order, zeroth order and the hybrid (zeroth-order module, first-order classifier) can be compared.
-Where the released code's zeroth-order baseline differs, its variant stands beside the correct one.
+where a slice is, for example, `data.source=parquet:cifar100 backbone.name=vit_small_p8_64.safetensors data.classes=50
+data.per_class=50`. A method's recipe for CIFAR-100 in tasks of ten classes (preset `controlled`) says how it is
+trained. The epochs are the same for all, so that first order, zeroth order and the hybrid (zeroth-order module,
+first-order classifier) can be compared; the learning rates, which belong to another backbone and many more steps, are
+multiplied by whichever of the first command's factors was best there. For that command `cifar100-held-out` is a folder
+with the first shard of the training images as its training set and the second as its test set; the second command
+trains on the third shard and tests on the test images. Where the released code's zeroth-order baseline differs, its
+variant stands beside the correct one.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 SETTING = "cifar100-inc10"
 PLAIN = ("simplecil", "ridge")
-TRAINED = ("adapter", "lae", "l2p", "coda", "aper", "ease", "inflora")
+TRAINED = ("classifier", "adapter", "lae", "l2p", "coda", "aper", "ease", "inflora")
+REGRESSED = (("adapter", "hybrid"), ("aper", "FO"))  # whose features a regression reads as well
 VARIED = ("lae", "l2p", "coda", "ease", "inflora")  # whose released zeroth-order baseline is another method
 KEPT = (
     "all_classes", "final_average", "average_incremental", "last_task", "forgetting", "seconds", "peak_memory",
@@ -33,6 +40,8 @@ class Cell(NamedTuple):
     method: str
     placement: str  # FO, ZO, hybrid or none
     variant: str
+    readout: str  # rows or ridge
+    factor: float  # on the recipe's learning rates
     seed: int
 
     @property
@@ -42,27 +51,57 @@ class Cell(NamedTuple):
         return f"{family}/{SETTING}"
 
 
-def grid(seeds: Sequence[int], methods: Sequence[str]) -> Iterator[Cell]:
-    for seed in seeds:
-        for method in methods:
-            if method in PLAIN:
-                yield Cell(method, "none", "official", seed)
-                continue
-            for placement in ("FO", "ZO", "hybrid"):
-                yield Cell(method, placement, "official", seed)
-            if method in VARIED:
-                yield Cell(method, "ZO", "zofc", seed)
+Factors = Mapping[tuple[str, str], Sequence[float]]  # by method and placement
+
+
+def grid(seeds: Sequence[int], methods: Sequence[str], factors: Factors) -> list[Cell]:
+    """Every cell, with the learning-rate factors that are asked for a method and placement."""
+    return [
+        Cell(method, placement, variant, readout, factor, seed)
+        for seed in seeds
+        for method in methods
+        for placement, variant, readout in rows_of(method)
+        for factor in factors.get((method, placement), [1.0])
+    ]
+
+
+def rows_of(method: str) -> Iterator[tuple[str, str, str]]:
+    """(placement, variant, readout) of each of a method's rows."""
+    if method in PLAIN:
+        yield "none", "official", "rows"
+        return
+    for placement in ("FO", "ZO") if method == "classifier" else ("FO", "ZO", "hybrid"):
+        yield placement, "official", "rows"
+        if (method, placement) in REGRESSED:
+            yield placement, "official", "ridge"
+    if method in VARIED:
+        yield "ZO", "zofc", "rows"
+
+
+def best_factors(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[float]]:
+    """The factor with the highest accuracy on all classes, for each method and placement."""
+    own = [row for row in rows if row["variant"] == "official" and row["readout"] == "rows" and "failed" not in row]
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in sorted(own, key=lambda row: row["all_classes"]):
+        found[row["method"], row["placement"]] = [row["factor"]]
+    return found
 
 
 def make_recipe(cell: Cell, epochs: int, settings: Sequence[str]) -> Any:
     from zofc.recipe import Recipe, load_recipe
 
-    recipe: Recipe = load_recipe(cell.recipe, [f"seed={cell.seed}", f"method.variant={cell.variant}", *settings])
+    own = [] if cell.method in PLAIN else ["preset=controlled"]
+    changes = [f"seed={cell.seed}", f"method.variant={cell.variant}", *own, *settings]
+    if cell.readout == "ridge":
+        changes.append("method.readout=ridge")
+    recipe: Recipe = load_recipe(cell.recipe, changes)
     plans = dict(recipe.optimize)
     if cell.placement == "hybrid":
-        plans["head"] = load_recipe(f"{cell.method}-fo/{SETTING}").optimize["head"]
-    plans = {name: plan.model_copy(update={"epochs": epochs, "start": 0}) for name, plan in plans.items()}
-    name = f"{cell.method}-{cell.placement}-{cell.variant}"
+        plans["head"] = load_recipe(f"{cell.method}-fo/{SETTING}", own).optimize["head"]
+    for name, plan in plans.items():
+        rates = {"lr": plan.lr * cell.factor, "min_lr": plan.min_lr * cell.factor}
+        plans[name] = plan.model_copy(update={"epochs": epochs, "start": 0, **rates})
+    name = "-".join([cell.method, cell.placement, cell.variant, cell.readout])
     return recipe.model_copy(update={"optimize": plans, "name": name, "title": name, "paper": None})
 
 
@@ -71,6 +110,7 @@ def measure(job: tuple[Cell, int, Sequence[str], Path]) -> dict[str, Any]:
     from zofc.training.runs import start_run, train
 
     cell, epochs, settings, runs = job
+    gc.collect()  # the memory of a cell is its own
     try:
         folder = start_run(make_recipe(cell, epochs, settings), runs)
         metrics = train(folder)
@@ -91,10 +131,19 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1993, 1994, 1995])
     parser.add_argument("--methods", nargs="+", default=[*PLAIN, *TRAINED])
     parser.add_argument("--epochs", type=int, default=3, help="of every group of every method")
+    parser.add_argument("--factors", type=float, nargs="+", default=[1.0], help="on all learning rates, each tried")
+    parser.add_argument("--rates", type=Path, help="a result file with several factors: the best of each is taken")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--set", dest="settings", nargs="+", default=[], metavar="KEY=VALUE", help="for every recipe")
     options = parser.parse_args()
-    jobs = [(cell, options.epochs, options.settings, options.runs) for cell in grid(options.seeds, options.methods)]
+    pairs = [(method, placement) for method in TRAINED for placement in ("FO", "ZO", "hybrid")]
+    factors = dict.fromkeys(pairs, options.factors)
+    if options.rates:
+        factors = best_factors(json.loads(options.rates.read_text())["rows"])
+    cells = grid(options.seeds, options.methods, factors)
+    if len(options.factors) > 1:  # variants and readouts take the rates of the rows they stand beside
+        cells = [cell for cell in cells if (cell.variant, cell.readout) == ("official", "rows")]
+    jobs = [(cell, options.epochs, options.settings, options.runs) for cell in cells]
     rows: list[dict[str, Any]] = []
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:

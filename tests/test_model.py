@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from timm.models.vision_transformer import VisionTransformer
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from zofc.errors import RecipeError, WeightsError
 from zofc.model import vit as walking
@@ -25,6 +26,27 @@ from zofc.recipe import Peft as PeftRecipe
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def peft(kind: str, backbone: Backbone, **settings: object) -> PeftModule:
+    recipe = PeftRecipe(kind=kind, **{"blocks": "first 2", **settings})  # type: ignore[arg-type]
+    return make_peft(recipe, backbone, generator())
+
+
+FAMILIES = [
+    ("adapter", {"beside": "attention"}),
+    ("adapter", {"scale": "learned"}),
+    ("adaptformer", {}),
+    ("lora", {}),
+    ("prefix", {"length": 3}),
+    ("prefix", {"length": 3, "compensated": False}),
+]
+
+
+def whole_walk(backbone: Backbone, images: torch.Tensor, inserts: walking.Inserts | None = None) -> torch.Tensor:
+    """Features with every token carried to the end, as a ViT's own forward does."""
+    end = walking.walk(backbone.vit, backbone.enter(images), inserts or {})
+    return walking.read_out(backbone.vit, end.x)
 
 
 def stirred(module: torch.nn.Module, seed: int = 1) -> torch.nn.Module:
@@ -47,10 +69,11 @@ def test_the_adapter_of_the_paper_has_42265_parameters_on_vit_b16() -> None:
 def test_a_fresh_adapter_leaves_the_features_of_the_plain_vit_unchanged_to_the_bit(
     tiny: Backbone, images: torch.Tensor
 ) -> None:
+    """To the bit also with the ViT's own forward where all tokens are carried to the end."""
     adapter = Adapter(tiny.width, (0, 1, 2), rank=5, scale=0.1, generator=generator())
-    plain = tiny.vit(images)
+    plain = tiny.features(images)
     assert torch.equal(tiny.leave(tiny.enter(images), adapter.inserts({})), plain)
-    assert torch.equal(tiny.features(images), plain)
+    assert torch.equal(whole_walk(tiny, images, adapter.inserts({})), tiny.vit(images))
     moved = stirred(adapter)
     assert not torch.allclose(tiny.leave(tiny.enter(images), moved.inserts({})), plain, atol=1e-3)
 
@@ -73,21 +96,58 @@ def test_the_walk_is_the_models_own_forward_for_any_timm_vit(name: str) -> None:
         assert name == "vit_base_patch16_rpn_224"
         return
     x = torch.rand(2, 3, backbone.image_size, backbone.image_size, generator=generator())
-    assert torch.equal(backbone.features(x), backbone.vit(x))
+    assert torch.equal(whole_walk(backbone, x), backbone.vit(x))
+    torch.testing.assert_close(backbone.features(x), backbone.vit(x))
     assert backbone.features(x).shape == (2, backbone.width)
+
+
+def test_only_the_class_token_is_carried_through_the_last_block_where_nothing_else_is_read(tiny: Backbone) -> None:
+    """In float64 it makes no difference; a ViT that pools over its tokens carries them all."""
+    tiny.vit.double()
+    x = torch.rand(2, 3, tiny.image_size, tiny.image_size, generator=generator(), dtype=torch.float64)
+    assert tiny.read == slice(0, 1)
+    torch.testing.assert_close(tiny.features(x), tiny.vit(x), rtol=1e-12, atol=1e-12)
+    last = walking.walk(tiny.vit, tiny.enter(x), {}, rows=tiny.read)
+    assert last.x.shape == (2, 1, tiny.width)
+    assert load_backbone(BackboneRecipe(name="vit_base_patch16_siglip_gap_224", pretrained=False)).read is None
+
+
+@pytest.mark.parametrize("block", [0, 1, 2])
+@pytest.mark.parametrize("stage", range(5))
+def test_a_walk_may_stop_anywhere_and_go_on(tiny: Backbone, images: torch.Tensor, block: int, stage: int) -> None:
+    tiny.vit.double()
+    state = tiny.enter(images.double(), walking.Place(block, stage))
+    assert state.place == (walking.Place(block, stage) if stage < walking.DONE else walking.Place(block + 1, 0))
+    torch.testing.assert_close(tiny.leave(state, {}), tiny.vit(images.double()), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("kind", "settings"), FAMILIES)
+@pytest.mark.parametrize("blocks", ["last 1", "last 2", (1,)])
+def test_nothing_before_a_module_depends_on_it(
+    tiny: Backbone, images: torch.Tensor, kind: str, settings: dict[str, object], blocks: object
+) -> None:
+    """What is prepared is all but the module: taken up from its entrance, the walk gives what the whole walk gives."""
+    tiny.vit.double()
+    module = stirred(peft(kind, tiny, **settings, blocks=blocks).double())
+    assert module.entrance.stage > walking.STARTED  # at least the block's norm and projections are shared
+    late = tiny.leave(tiny.enter(images.double(), module.entrance), module.inserts({}))
+    whole = tiny.leave(tiny.enter(images.double()), module.inserts({}))
+    torch.testing.assert_close(late, whole, rtol=1e-12, atol=1e-12)
+    assert (whole - tiny.features(images.double())).abs().max() > 1e-3
 
 
 def test_the_adapter_adds_its_formula_beside_the_mlp(tiny: Backbone, images: torch.Tensor) -> None:
     """x + MLP(h) + 0.1 (W_up GELU(W_down h + b) + b'), h = LN2 x, written out by hand."""
     adapter = stirred(Adapter(tiny.width, (1,), rank=5, scale=0.1, generator=generator()))
-    x = tiny.enter(images, stop=1)
+    state = tiny.enter(images, walking.Place(1, walking.STARTED))
+    x = state.x
     block, w = tiny.vit.blocks[1], dict(adapter.blocks["1"].named_parameters())
     after_attention = x + block.attn(block.norm1(x))
     h = block.norm2(after_attention)
     inner = torch.nn.functional.gelu(h @ w["down_weight"].T + w["down_bias"])
     by_hand = after_attention + block.mlp(h) + 0.1 * (inner @ w["up_weight"].T + w["up_bias"])
-    walked = walking.walk(tiny.vit, x, adapter.inserts({}), 1, 2)
-    torch.testing.assert_close(walked, by_hand)
+    walked = walking.walk(tiny.vit, state, adapter.inserts({}), walking.Place(2, walking.STARTED))
+    torch.testing.assert_close(walked.x, by_hand)
 
 
 def test_stacked_parameters_give_what_vmap_over_functional_call_gives(tiny: Backbone, images: torch.Tensor) -> None:
@@ -108,10 +168,11 @@ def test_stacked_parameters_give_what_vmap_over_functional_call_gives(tiny: Back
             self.adapter = adapter
 
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            return tiny.leave(tokens, self.adapter.inserts({}))
+            return tiny.leave(walking.State(walking.Place(0, 0), tokens), self.adapter.inserts({}))
 
     named = {f"adapter.{name}": value for name, value in stacked.items()}
-    one_by_one = vmap(lambda p: functional_call(Plain(), p, (tiny.enter(x),)))(named)
+    with sdpa_kernel(SDPBackend.MATH):  # fused attention has no batching rule
+        one_by_one = vmap(lambda p: functional_call(Plain(), p, (tiny.enter(x).x,)))(named)
     together = tiny.leave(tiny.enter(x), adapter.inserts(stacked))
     assert together.shape == (4, 6, tiny.width)
     torch.testing.assert_close(together, one_by_one, rtol=1e-10, atol=1e-10)
@@ -320,32 +381,13 @@ def test_loading_onto_a_backbone_of_a_real_file(assets: Path) -> None:
 # -- PEFT beyond the paper's adapter ---------------------------------------------------------------------------------
 
 
-def peft(kind: str, backbone: Backbone, **settings: object) -> PeftModule:
-    recipe = PeftRecipe(kind=kind, blocks="first 2", **settings)  # type: ignore[arg-type]
-    return make_peft(recipe, backbone, generator())
-
-
-FAMILIES = [
-    ("adapter", {"beside": "attention"}),
-    ("adapter", {"scale": "learned"}),
-    ("adaptformer", {}),
-    ("lora", {}),
-    ("prefix", {"length": 3}),
-    ("prefix", {"length": 3, "compensated": False}),
-]
-
-
 @pytest.mark.parametrize(("kind", "settings"), FAMILIES[:4])
 def test_adapters_and_lora_start_as_the_plain_vit(
     tiny: Backbone, images: torch.Tensor, kind: str, settings: dict[str, object]
 ) -> None:
-    """To the bit where the ViT's own attention is called; LoRA's goes through the walk's, so to rounding."""
     module = peft(kind, tiny, **settings)
     features, plain = tiny.leave(tiny.enter(images), module.inserts({})), tiny.features(images)
-    if kind == "lora":
-        torch.testing.assert_close(features, plain)
-    else:
-        assert torch.equal(features, plain)
+    assert torch.equal(features, plain)
 
 
 @pytest.mark.parametrize(("kind", "settings"), FAMILIES)
@@ -382,7 +424,7 @@ def test_a_prefix_is_attended_to_as_further_keys_and_values(tiny: Backbone, imag
     """Written out for one block; compensated, the attention paid to the prefix sums to one."""
     for compensated in (False, True):
         module = stirred(peft("prefix", tiny, length=3, compensated=compensated))
-        h = tiny.vit.blocks[0].norm1(tiny.enter(images))
+        h = tiny.vit.blocks[0].norm1(tiny.enter(images).x)
         attn, w = tiny.vit.blocks[0].attn, dict(module.blocks["0"].named_parameters())
         q, k, v = (part.reshape(6, 5, 2, 12).transpose(1, 2) for part in attn.qkv(h).chunk(3, -1))
         pk, pv = (w[name].reshape(1, 3, 2, 12).transpose(1, 2).expand(6, -1, -1, -1) for name in ("keys", "values"))
@@ -390,17 +432,17 @@ def test_a_prefix_is_attended_to_as_further_keys_and_values(tiny: Backbone, imag
         if compensated:
             scores = torch.cat([scores[..., :3] / scores[..., :3].sum(-1, keepdim=True), scores[..., 3:]], -1)
         by_hand = attn.proj((scores @ torch.cat([pv, v], 2)).transpose(1, 2).reshape(6, 5, 24))
-        torch.testing.assert_close(walking.attend(attn, h, module.inserts({})[0]), by_hand)
+        torch.testing.assert_close(walking.attend(attn, attn.qkv(h), module.inserts({})[0], h), by_hand)
 
 
 def test_adaptformer_reads_the_state_and_joins_the_residual_sum(tiny: Backbone, images: torch.Tensor) -> None:
     module = stirred(peft("adaptformer", tiny))
-    x = tiny.enter(images)
+    x = tiny.enter(images).x
     block, w = tiny.vit.blocks[0], dict(module.blocks["0"].named_parameters())
     state = x + block.attn(block.norm1(x))
     inner = torch.relu(state @ w["down_weight"].T + w["down_bias"])
     by_hand = state + block.mlp(block.norm2(state)) + 0.1 * (inner @ w["up_weight"].T + w["up_bias"])
-    torch.testing.assert_close(walking.walk(tiny.vit, x, module.inserts({}), 0, 1), by_hand)
+    torch.testing.assert_close(walking.walk_block(block, x, module.inserts({})[0]), by_hand)
 
 
 def test_dropout_acts_only_where_a_stream_is_lent_and_repeats_with_it(tiny: Backbone, images: torch.Tensor) -> None:

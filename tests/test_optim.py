@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
@@ -17,10 +16,11 @@ from zofc.errors import RecipeError
 from zofc.methods import get_method
 from zofc.methods.base import Method
 from zofc.model.backbone import Backbone
-from zofc.optim.directions import Directions
-from zofc.optim.estimators import Probe, get_estimator, two_point
+from zofc.optim.directions import Directions, Space
+from zofc.optim.estimators import ESTIMATORS, get_estimator
 from zofc.optim.movers import Mover
-from zofc.optim.placement import Placement, combine
+from zofc.optim.placement import Placement
+from zofc.optim.survey import Pace, Query, coefficients, combine, survey
 from zofc.recipe import Group, Peft, Recipe
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -29,23 +29,45 @@ ZEROTH = Group(order="zeroth", queries=4, epsilon=1e-3, clip=1.0, lr=0.01, epoch
 FIRST = Group(order="first", lr=0.01, schedule="cosine", min_lr=1e-5, epochs=10)
 
 
-@dataclass(frozen=True)
 class Function:
-    """A loss of one vector, evaluable at stacked points."""
+    """A loss that is a function of one vector, which takes the place of the features of a single image."""
 
-    f: Callable[[Tensor], Tensor]
-    share: float = 1.0
+    noise = None
+    in_features = ("x",)
+    device = torch.device("cpu")
 
-    def losses(self, points: Mapping[str, Tensor], count: int) -> Tensor:
-        x = points["x"] if count > 1 else points["x"][None]
-        return torch.stack([self.f(row) for row in x])
+    def __init__(self, f: Callable[[Tensor], Tensor], x: Tensor) -> None:
+        self.f, self.x = f, x
+
+    def prepare(self, images: Tensor) -> Tensor:
+        return images
+
+    def features(self, moving: Mapping[str, Tensor], prepared: Tensor) -> Tensor:
+        return moving.get("x", self.x)[..., None, :]
+
+    def loss(self, moving: Mapping[str, Tensor], features: Tensor, labels: Tensor) -> Tensor:
+        return self.f(features[..., 0, :])
+
+    def hits(self, moving: Mapping[str, Tensor], features: Tensor, labels: Tensor) -> Tensor:
+        return torch.zeros(())
 
 
-def probe(f: Callable[[Tensor], Tensor], x: Tensor, queries: int, chunk: int = 1, kind: str = "rademacher") -> Probe:
-    def parts() -> Iterable[Function]:
-        return [Function(f)]
-
-    return Probe(parts, {"x": x}, Directions(kind, 0), step=0, queries=queries, chunk=chunk)
+def estimate(
+    f: Callable[[Tensor], Tensor],
+    x: Tensor,
+    queries: int,
+    estimator: str = "spsa",
+    epsilon: float = 1e-3,
+    chunk: int = 1,
+    kind: str = "rademacher",
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Directions, coefficients along them, and the estimated gradient, of f (of vectors along the last axis) at x."""
+    objective, label = Function(f, x), torch.zeros(1, dtype=torch.int64)
+    vectors = Directions(kind, 0).stack(0, queries, (len(x),), x.device)
+    query = Query(Space({"x": x}), vectors, get_estimator(estimator), epsilon)
+    found = survey(objective, torch.zeros(1, 1), query, False, Pace(chunk=chunk))
+    along, _ = coefficients(objective, label, query, found)
+    return vectors.to(x.dtype), along, combine(query, along)["x"]
 
 
 def make(
@@ -71,7 +93,7 @@ def flat(tensors: Mapping[str, Tensor]) -> Tensor:
 
 def test_directions_depend_only_on_seed_name_step_and_query() -> None:
     like = {"a": torch.zeros(3, 5), "b": torch.zeros(7)}
-    for kind in ("rademacher", "gaussian"):
+    for kind in ("rademacher", "gaussian", "sphere"):
         base = Directions(kind, 1, ("task", 0))
         again = Directions(kind, 1, ("task", 0)).draw(4, 2, like)
         assert all(torch.equal(again[n], base.draw(4, 2, like)[n]) for n in like)
@@ -117,7 +139,8 @@ def test_known_directions_stay_known() -> None:
 # -- the two-point estimator -----------------------------------------------------------------------------------------
 
 
-def test_the_mean_of_spsa_converges_to_the_gradient_on_a_quadratic() -> None:
+@pytest.mark.parametrize("estimator", ["spsa", "forward_gradient"])
+def test_the_mean_of_an_estimate_converges_to_the_gradient_on_a_quadratic(estimator: str) -> None:
     g = torch.Generator().manual_seed(0)
     a = torch.randn(6, 6, generator=g, dtype=torch.float64)
     h, b, x = (
@@ -128,9 +151,8 @@ def test_the_mean_of_spsa_converges_to_the_gradient_on_a_quadratic() -> None:
     gradient = h @ x + b
     errors = []
     for queries in (100, 10_000):
-        p = probe(lambda v: v @ h @ v / 2 + b @ v, x, queries, chunk=1000)
-        estimate = combine(p, two_point(p, 1e-3)[0])["x"]
-        errors.append(float((estimate - gradient).norm() / gradient.norm()))
+        found = estimate(lambda v: ((v @ h) * v).sum(-1) / 2 + (v * b).sum(-1), x, queries, estimator, chunk=1000)[2]
+        errors.append(float((found - gradient).norm() / gradient.norm()))
     assert errors[1] < 0.04
     assert errors[1] < errors[0] / 4  # the error falls as 1/√Q: ten times is expected
 
@@ -141,17 +163,33 @@ def test_the_central_difference_of_a_quadratic_is_exact_for_any_epsilon() -> Non
         torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64),
         torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64),
     )
-    p = probe(lambda v: v @ v + b @ v, x, 5)
     for epsilon in (1e-3, 1.0):
-        coefficients, _ = two_point(p, epsilon)
-        expected = torch.stack([(2 * x + b) @ p.direction(q)["x"] for q in range(5)])
-        torch.testing.assert_close(coefficients, expected, rtol=1e-9, atol=1e-9)
+        vectors, along, _ = estimate(lambda v: (v * v).sum(-1) + (v * b).sum(-1), x, 5, epsilon=epsilon)
+        torch.testing.assert_close(along, vectors @ (2 * x + b), rtol=1e-9, atol=1e-9)
+
+
+def test_the_one_sided_difference_of_a_quadratic_is_off_by_half_its_curvature_times_epsilon() -> None:
+    """c_q = ∇L·Δ_q + (ε/2) Δ_qᵀHΔ_q; here H = 2I and |Δ_q|² = 3."""
+    x, b = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64), torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+    for epsilon in (1e-3, 1.0):
+        vectors, along, _ = estimate(lambda v: (v * v).sum(-1) + (v * b).sum(-1), x, 5, "one_sided", epsilon, chunk=3)
+        torch.testing.assert_close(along, vectors @ (2 * x + b) + 3 * epsilon, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5])
+def test_the_forward_gradient_is_the_derivative_along_each_direction(chunk: int) -> None:
+    def f(v: Tensor) -> Tensor:
+        return (v.sin() * v.exp()).sum(-1) / (1 + (v**2).sum(-1))
+
+    x = torch.tensor([0.3, -1.2, 0.8, 0.1], dtype=torch.float64)
+    vectors, along, _ = estimate(f, x, 5, "forward_gradient", chunk=chunk, kind="gaussian")
+    torch.testing.assert_close(along, vectors @ torch.func.grad(f)(x), rtol=1e-12, atol=1e-12)
 
 
 def test_on_a_line_one_query_is_exact() -> None:
     x = torch.tensor([0.7], dtype=torch.float64)
-    p = probe(lambda v: 3 * v.sum(), x, 1)
-    assert float(combine(p, two_point(p, 1e-3)[0])["x"]) == pytest.approx(3.0, rel=1e-9)
+    for name in ESTIMATORS:
+        assert float(estimate(lambda v: 3 * v.sum(-1), x, 1, name)[2]) == pytest.approx(3.0, rel=1e-9)
 
 
 def test_unknown_estimators_are_answered_with_the_nearest() -> None:

@@ -17,6 +17,7 @@ from zofc.methods.coda import CodaPrompt, components_per_task
 from zofc.methods.l2p import LearningToPrompt, PromptPool, choose, take
 from zofc.model.backbone import Backbone
 from zofc.model.components import Components
+from zofc.model.vit import PROJECTED, STARTED, Place
 from zofc.optim.placement import Placement
 from zofc.recipe import Coda, Data, Group, Head, L2p, Recipe
 from zofc.recipe import Method as MethodRecipe
@@ -352,8 +353,10 @@ def test_codas_loss_and_prefixes_equal_a_plain_restatement(tiny: Backbone, image
 
 
 def test_blocks_before_the_first_prefix_are_walked_once_per_step(tiny: Backbone, images: Tensor) -> None:
-    _, tokens = learner(tiny, recipe("coda")).prepare(images)
-    assert torch.equal(tokens, tiny.enter(images, stop=1))
+    """And of the first block with one, all that comes before the prefix."""
+    _, state = learner(tiny, recipe("coda")).prepare(images)
+    assert state.place == Place(1, PROJECTED)
+    assert torch.equal(state.x, tiny.enter(images, Place(1, STARTED)).x)
 
 
 def test_the_pool_is_shared_out_among_the_planned_tasks() -> None:

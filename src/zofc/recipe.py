@@ -201,12 +201,13 @@ class Group(Strict):
     )
     min_lr: Annotated[float, Field(ge=0)] = Field(0.0, description="where the cosine ends")
     clip: Annotated[float, Field(gt=0)] | None = Field(None, description="largest L2 norm of the (estimated) gradient")
-    estimator: str = "spsa"
+    estimator: str = Field("spsa", description="spsa (two-point differences), one_sided, forward_gradient")
     queries: Positive = Field(4, description="directions per step (Q)")
     epsilon: Annotated[float, Field(gt=0)] = Field(1e-3, description="length of the finite difference")
-    directions: Literal["rademacher", "gaussian"] = "rademacher"
+    directions: Literal["rademacher", "gaussian", "sphere"] = "rademacher"
+    per: Literal["batch", "image"] = Field("batch", description="image: a direction of its own for each image")
     chunk: Positive = Field(1, description="perturbed points evaluated in one forward pass; 1 needs the least memory")
-    micro_batch: Positive | None = Field(None, description="images per forward pass of a query, all by default")
+    micro_batch: Positive | None = Field(None, description="images per pass through the backbone, all by default")
 
     @field_validator("min_lr")
     @classmethod

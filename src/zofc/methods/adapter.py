@@ -12,6 +12,7 @@ from zofc.methods.classifier import Classifier
 from zofc.model.backbone import Backbone
 from zofc.model.params import Moving, under
 from zofc.model.peft import make_peft
+from zofc.model.vit import State
 from zofc.recipe import Recipe
 
 
@@ -31,9 +32,9 @@ class AdapterClassifier(Classifier):
             return {}
         return {"peft": self.named(dict(self.peft.named_parameters()), "peft."), **head}
 
-    def prepare(self, images: Tensor) -> Tensor:
-        return self.backbone.enter(images, stop=self.peft.first)
+    def prepare(self, images: Tensor) -> State:
+        return self.backbone.enter(images, self.peft.entrance)
 
-    def features(self, moving: Moving, prepared: Tensor) -> Tensor:
+    def features(self, moving: Moving, prepared: State) -> Tensor:
         inserts = self.peft.inserts(under(moving, "peft"), self.noise)
-        return self.backbone.leave(prepared, inserts, start=self.peft.first)
+        return self.backbone.leave(prepared, inserts)

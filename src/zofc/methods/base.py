@@ -25,6 +25,7 @@ class Method(nn.Module):
     """A learner of tasks. Its parameters are all there is to save; the backbone is not among them."""
 
     group_names: ClassVar[tuple[str, ...]] = ()
+    in_features: ClassVar[tuple[str, ...]] = ("peft",)  # those that the features depend on, and not the loss alone
     refuses_domains: ClassVar[str | None] = None  # why it cannot learn the same classes in a further domain
     backbone: Backbone
 

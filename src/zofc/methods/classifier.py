@@ -7,7 +7,7 @@ old rows are not in the loss and not in the group, so no step of any order can m
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -102,10 +102,10 @@ class Classifier(Method):
             features, labels = self.all_features(batches, extract)
             self.ridge.learn(features, labels, seeds.stream(self.recipe.seed, "held out", len(self.tasks) - 1))
 
-    def prepare(self, images: Tensor) -> Tensor:
+    def prepare(self, images: Tensor) -> Any:
         return self.backbone.features(images)
 
-    def features(self, moving: Moving, prepared: Tensor) -> Tensor:
+    def features(self, moving: Moving, prepared: Any) -> Any:
         return prepared
 
     def logits(self, moving: Moving, features: Tensor) -> Tensor:
@@ -122,7 +122,8 @@ class Classifier(Method):
         return (guesses == labels).sum(-1)
 
     def extract(self, images: Tensor) -> Tensor:
-        return self.features({}, self.prepare(images))
+        features: Tensor = self.features({}, self.prepare(images))
+        return features
 
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:

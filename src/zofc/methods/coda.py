@@ -21,7 +21,7 @@ from zofc.model.adapter import parse_blocks
 from zofc.model.backbone import Backbone
 from zofc.model.components import KINDS, Components
 from zofc.model.params import Moving, under
-from zofc.model.vit import Insert
+from zofc.model.vit import PROJECTED, Insert, Place
 from zofc.recipe import Recipe
 
 
@@ -92,14 +92,14 @@ class CodaPrompt(Classifier):
 
     @torch.no_grad()
     def prepare(self, images: Tensor) -> Any:
-        tokens = self.backbone.enter(images, stop=self.numbers[0])
-        return self.backbone.leave(tokens, {}, start=self.numbers[0]), tokens  # query (batch, width), tokens
+        state = self.backbone.enter(images, Place(self.numbers[0], PROJECTED))
+        return self.backbone.leave(state, {}), state  # query (batch, width), and where the first prefix enters
 
     def features(self, moving: Moving, prepared: Any) -> Tensor:
-        (query, tokens), peft = prepared, under(moving, "peft")
+        (query, state), peft = prepared, under(moving, "peft")
         prefixes = {n: self.components(n).prefix(under(peft, str(n)), query) for n in self.numbers}
         inserts = {number: Insert(prefix=prefix) for number, prefix in prefixes.items()}
-        return self.backbone.leave(tokens, inserts, start=self.numbers[0])
+        return self.backbone.leave(state, inserts)
 
     def loss(self, moving: Moving, features: Tensor, labels: Tensor) -> Tensor:
         loss = super().loss(moving, features, labels)

@@ -19,6 +19,7 @@ from zofc.model.heads import CosineHead
 from zofc.model.params import Moving, frozen, under
 from zofc.model.peft import make_peft
 from zofc.model.peft_base import PeftModule
+from zofc.model.vit import State
 from zofc.recipe import Recipe
 
 
@@ -65,18 +66,18 @@ class Ease(Classifier):
             moving |= self.named((str(i) for i in range(task)), "means.")
         return {"peft": moving, **head}
 
-    def prepare(self, images: Tensor) -> Tensor:
-        return self.backbone.enter(images, stop=self.peft.first)
+    def prepare(self, images: Tensor) -> State:
+        return self.backbone.enter(images, self.peft.entrance)
 
-    def features(self, moving: Moving, prepared: Tensor) -> Tensor:
+    def features(self, moving: Moving, prepared: State) -> Tensor:
         inserts = self.peft.inserts(under(moving, f"adapters.{len(self.tasks) - 1}"), self.noise)
-        return self.backbone.leave(prepared, inserts, start=self.peft.first)
+        return self.backbone.leave(prepared, inserts)
 
     @torch.no_grad()
     def subspaces(self, images: Tensor) -> Tensor:
         """Features in the subspace of every task so far, (batch, tasks, width)."""
         prepared = self.prepare(images)
-        found = [self.backbone.leave(prepared, one.inserts({}), start=self.peft.first) for one in self.by_task]
+        found = [self.backbone.leave(prepared, one.inserts({})) for one in self.by_task]
         return torch.stack(found, dim=1)
 
     def end_task(self, batches: Batches) -> None:

@@ -21,7 +21,7 @@ from zofc.model import vit as walking
 from zofc.model.backbone import Backbone
 from zofc.model.params import Moving, frozen, linear
 from zofc.model.subspace import Subspaces, design, keep
-from zofc.model.vit import Additions, Insert
+from zofc.model.vit import PROJECTED, Additions, Insert, Place, State
 from zofc.recipe import Recipe
 
 
@@ -117,10 +117,10 @@ class InfLora(Classifier):
 
     # -- the loss ------------------------------------------------------------------------------------------------
 
-    def prepare(self, images: Tensor) -> Tensor:
-        return self.backbone.enter(images)
+    def prepare(self, images: Tensor) -> State:
+        return self.backbone.enter(images, Place(0, PROJECTED))
 
-    def features(self, moving: Moving, prepared: Tensor) -> Tensor:
+    def features(self, moving: Moving, prepared: State) -> Tensor:
         return self.backbone.leave(prepared, self.inserts(moving))
 
     def inserts(self, moving: Moving) -> dict[int, Insert]:

@@ -17,8 +17,9 @@ from zofc.errors import RecipeError
 from zofc.methods.base import method
 from zofc.methods.classifier import Classifier
 from zofc.model import vit as walking
-from zofc.model.backbone import Backbone
+from zofc.model.backbone import START, Backbone
 from zofc.model.params import Moving, frozen, taken
+from zofc.model.vit import State
 from zofc.recipe import Recipe
 
 
@@ -93,8 +94,8 @@ class LearningToPrompt(Classifier):
 
     @torch.no_grad()
     def prepare(self, images: Tensor) -> Any:
-        tokens = self.backbone.enter(images)
-        return self.backbone.leave(tokens, {}), tokens  # query (batch, width), tokens (batch, tokens, width)
+        state = self.backbone.enter(images)
+        return self.backbone.leave(state, {}), state.x  # query (batch, width), tokens (batch, tokens, width)
 
     def features(self, moving: Moving, prepared: Any) -> Any:
         return self.prompted(moving, prepared, batchwise=True)
@@ -104,11 +105,11 @@ class LearningToPrompt(Classifier):
         similarity = F.normalize(query, dim=-1) @ F.normalize(pool["keys"], dim=-1).mT  # ([queries,] batch, pool)
         ids = choose(similarity, self.recipe.l2p.top, batchwise)
         prompts = vit.norm_pre(take(pool["prompts"], ids) + vit.pos_embed[:, :1])  # as every token enters
-        count, shape = prompts.shape[-2], (*prompts.shape[:-3], len(tokens), -1, -1)
-        x = torch.cat([part.expand(shape) for part in (tokens[:, :1], prompts, tokens[:, 1:])], dim=-2)
-        x = vit.norm(walking.walk(vit, x, {}))
+        count, shape = prompts.shape[-2], (*(prompts.shape[:-3] or tokens.shape[:-3]), tokens.shape[-3], -1, -1)
+        x = torch.cat([part.expand(shape) for part in (tokens[..., :1, :], prompts, tokens[..., 1:, :])], dim=-2)
+        x = vit.norm(walking.walk(vit, State(START, x), {}, rows=slice(1, 1 + count)).x)  # what the classifier reads
         pull = torch.take_along_dim(similarity, ids, dim=-1).sum(-1)
-        return Prompted(vit.fc_norm(x[..., 1 : 1 + count, :].mean(-2)), pull)
+        return Prompted(vit.fc_norm(x.mean(-2)), pull)
 
     def logits(self, moving: Moving, features: Any) -> Tensor:
         return super().logits(moving, features.features)

@@ -61,5 +61,5 @@ class LearnAccumulateEnsemble(AdapterClassifier):
         online = self.head.logits({}, self.features({}, prepared)).log_softmax(-1)
         if self.offline is None:
             return online
-        features = self.backbone.leave(prepared, self.offline.inserts({}), start=self.peft.first)
+        features = self.backbone.leave(prepared, self.offline.inserts({}))
         return torch.maximum(online, self.head.logits({}, features).log_softmax(-1))

@@ -20,10 +20,11 @@ from torch import Tensor
 from zofc import seeds
 from zofc.errors import RecipeError, WeightsError, nearest
 from zofc.model import vit as walking
-from zofc.model.vit import Inserts
+from zofc.model.vit import STARTED, Inserts, Place, State
 from zofc.recipe import Backbone as BackboneRecipe
 
 EMBEDDED = "embedded"
+START = Place(0, STARTED)
 GEOMETRY = ("img_size", "patch_size", "embed_dim", "depth", "num_heads")
 CLASSIFIER_KEYS = ("head.weight", "head.bias", "head_dist.weight", "head_dist.bias")
 
@@ -67,13 +68,19 @@ class Backbone:
     def bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in (*self.vit.parameters(), *self.vit.buffers()))
 
-    def enter(self, images: Tensor, stop: int = 0) -> Tensor:
-        """Tokens before block `stop`: all that no module in later blocks can touch."""
-        return walking.walk(self.vit, walking.embed(self.vit, images), {}, 0, stop)
+    @property
+    def read(self) -> slice | None:
+        """The tokens that the features are made of: the class token alone, where the ViT pools so."""
+        token = self.vit.global_pool == "token" and type(self.vit).forward_head is VisionTransformer.forward_head
+        return slice(0, 1) if token else None
 
-    def leave(self, tokens: Tensor, inserts: Inserts, start: int = 0) -> Tensor:
-        """Features (..., width) of tokens that stand before block `start`."""
-        return walking.read_out(self.vit, walking.walk(self.vit, tokens, inserts, start))
+    def enter(self, images: Tensor, until: Place = START) -> State:
+        """Images up to a place: all that no module from there on can touch."""
+        return walking.walk(self.vit, State(START, walking.embed(self.vit, images)), {}, until, self.read)
+
+    def leave(self, state: State, inserts: Inserts) -> Tensor:
+        """Features (..., width) of what stands at some place of the walk."""
+        return walking.read_out(self.vit, walking.walk(self.vit, state, inserts, rows=self.read).x)
 
     def features(self, images: Tensor) -> Tensor:
         """The plain ViT's features (batch, width)."""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from zofc.model.params import Moving
-from zofc.model.vit import Insert
+from zofc.model.vit import Insert, Place
 
 
 class PeftModule(nn.Module, ABC):
@@ -18,9 +18,10 @@ class PeftModule(nn.Module, ABC):
         self.numbers = tuple(numbers)
 
     @property
-    def first(self) -> int:
-        """The first block it touches: everything before is computed once per step."""
-        return min(self.numbers)
+    def entrance(self) -> Place:
+        """The first place it touches: everything before is computed once per step."""
+        first = min(self.numbers)
+        return Place(first, self.inserts({})[first].entrance)
 
     @abstractmethod
     def inserts(self, moving: Moving, noise: torch.Generator | None = None) -> dict[int, Insert]:

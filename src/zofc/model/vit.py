@@ -3,12 +3,16 @@
 The ViT is never copied, subclassed or patched: its own modules are called in its own order, and what an `Insert`
 holds is added where it belongs. Tokens may carry leading axes, (..., tokens, width): a perturbed parameter brings a
 leading query axis, and everything after it is evaluated for all queries at once.
+
+A block has four stages, each ending where something may be inserted, so that a walk can stop in the middle of a block
+and be taken up from there as often as needed: all that no moving parameter touches is computed once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from timm.models.vision_transformer import Attention, Block, VisionTransformer
@@ -39,9 +43,33 @@ class Insert:
     beside_mlp: Callable[[Tensor], Tensor] | None = None  # reads LN2(x), joins the MLP's output
     across_mlp: Callable[[Tensor], Tensor] | None = None  # reads x before LN2, joins the residual sum
 
+    @property
+    def entrance(self) -> int:
+        """The stage from which on the block depends on what is inserted."""
+        if self.projections is not None or self.prefix is not None:
+            return PROJECTED
+        return ATTENDED if self.beside_attention is not None else MIXED
+
 
 Inserts = Mapping[int, Insert]
 NOTHING = Insert()
+STARTED, PROJECTED, ATTENDED, MIXED, DONE = range(5)
+
+
+class Place(NamedTuple):
+    """A stage of a block."""
+
+    block: int
+    stage: int
+
+
+class State(NamedTuple):
+    """Where a walk stands, and what it carries from there."""
+
+    place: Place
+    x: Tensor  # the residual stream, ([queries,] batch, tokens, width)
+    h: Tensor | None = None  # its norm: of LN1 at PROJECTED and ATTENDED, of LN2 at MIXED
+    y: Tensor | None = None  # PROJECTED: queries, keys and values; ATTENDED: attention's output; MIXED: the MLP's
 
 
 def check_known(vit: nn.Module) -> VisionTransformer:
@@ -69,15 +97,15 @@ def embed(vit: VisionTransformer, images: Tensor) -> Tensor:
     return tokens
 
 
-def attend(attn: Attention, h: Tensor, insert: Insert) -> Tensor:
-    """The block's attention, with what is added to its projections and the keys and values put before its own."""
-    if insert.projections is None and insert.prefix is None:
-        out: Tensor = attn(h.reshape(-1, *h.shape[-2:]))  # the module itself, which knows one batch axis
-        return out.reshape(h.shape)
-    parts: list[Tensor] = list(attn.qkv(h).chunk(3, dim=-1))
+def attend(attn: Attention, qkv: Tensor, insert: Insert, h: Tensor, rows: slice | None = None) -> Tensor:
+    """Attention over its projections (..., tokens, 3 · width) of h, with what is added to them and the keys and values
+    put before its own; only for the queries of `rows`, if given."""
+    parts: list[Tensor] = list(qkv.chunk(3, dim=-1))
     if insert.projections is not None:
         more = insert.projections(h)
         parts = [part if extra is None else part + extra for part, extra in zip(parts, more, strict=True)]
+    if rows is not None:
+        parts[0] = parts[0][..., rows, :]
     q, k, v = (_split_heads(part, attn.num_heads) for part in parts)  # (..., heads, tokens, width / heads)
     q, k = attn.q_norm(q), attn.k_norm(k)
     length = 0
@@ -86,14 +114,15 @@ def attend(attn: Attention, h: Tensor, insert: Insert) -> Tensor:
         k = _put_before(_split_heads(insert.prefix.keys, attn.num_heads), k)
         v = _put_before(_split_heads(insert.prefix.values, attn.num_heads), v)
     leading = _broadcast(q.shape[:-3], k.shape[:-3], v.shape[:-3])
-    q, k, v = (part.expand(*leading, *part.shape[-3:]).reshape(-1, *part.shape[-3:]) for part in (q, k, v))
+    if len(leading) > 1 or q.shape[:-3] != leading or k.shape[:-3] != leading:  # attention knows one batch axis
+        q, k, v = (part.expand(*leading, *part.shape[-3:]).reshape(-1, *part.shape[-3:]) for part in (q, k, v))
     if insert.prefix is not None and insert.prefix.compensated:
         weights = (attn.scale * q @ k.mT).softmax(-1)
         mass = weights[..., :length].sum(-1, keepdim=True).clamp_min(1e-12)
         x = torch.cat([weights[..., :length] / mass, weights[..., length:]], dim=-1) @ v
     else:
         x = F.scaled_dot_product_attention(q, k, v, scale=attn.scale)
-    x = x.transpose(-3, -2).reshape(*leading, h.shape[-2], -1)
+    x = x.transpose(-3, -2).reshape(*leading, q.shape[-2], -1)
     projected: Tensor = attn.proj_drop(attn.proj(attn.norm(x)))
     return projected
 
@@ -113,26 +142,51 @@ def _put_before(first: Tensor, then: Tensor) -> Tensor:
     return torch.cat([part.expand(*leading, *part.shape[-2:]) for part in (first, then)], dim=-2)
 
 
+def advance(block: Block, state: State, insert: Insert, until: int = DONE, rows: slice | None = None) -> State:
+    """One pre-norm block, x + attention, then x + MLP, from the stage it stands at to stage `until`. With `rows`, only
+    those tokens are carried on beyond the keys and values, which are all that the others still serve for."""
+    (number, stage), x, h, y = state
+    if stage < PROJECTED <= until:
+        h = block.norm1(x)
+        y = block.attn.qkv(h)
+    if stage < ATTENDED <= until:
+        assert h is not None and y is not None
+        y = attend(block.attn, y, insert, h, rows)
+        if rows is not None:
+            x, h = x[..., rows, :], h[..., rows, :]
+    if stage < MIXED <= until:
+        assert h is not None and y is not None
+        if insert.beside_attention is not None:
+            y = y + insert.beside_attention(h)
+        x = x + block.drop_path1(block.ls1(y))
+        h = block.norm2(x)
+        y = block.mlp(h)
+    if stage < DONE <= until:
+        assert h is not None and y is not None
+        if insert.beside_mlp is not None:
+            y = y + insert.beside_mlp(h)
+        y = x + block.drop_path2(block.ls2(y))
+        return State(Place(number + 1, STARTED), y if insert.across_mlp is None else y + insert.across_mlp(x))
+    return State(Place(number, until), x, h, y)
+
+
 def walk_block(block: Block, x: Tensor, insert: Insert) -> Tensor:
-    """One pre-norm block: x + attention, then x + MLP, with what is inserted."""
-    h = block.norm1(x)
-    y = attend(block.attn, h, insert)
-    if insert.beside_attention is not None:
-        y = y + insert.beside_attention(h)
-    x = x + block.drop_path1(block.ls1(y))
-    h = block.norm2(x)
-    y = block.mlp(h)
-    if insert.beside_mlp is not None:
-        y = y + insert.beside_mlp(h)
-    out: Tensor = x + block.drop_path2(block.ls2(y))
-    return out if insert.across_mlp is None else out + insert.across_mlp(x)
+    """One block, whole."""
+    return advance(block, State(Place(0, STARTED), x), insert).x
 
 
-def walk(vit: VisionTransformer, x: Tensor, inserts: Inserts, start: int = 0, stop: int | None = None) -> Tensor:
-    """Tokens through blocks start..stop."""
-    for number in range(start, len(vit.blocks) if stop is None else stop):
-        x = walk_block(vit.blocks[number], x, inserts.get(number, NOTHING))
-    return x
+def walk(
+    vit: VisionTransformer, state: State, inserts: Inserts, until: Place | None = None, rows: slice | None = None
+) -> State:
+    """From a state to the place `until`, the end by default; in the last block only `rows` are carried on."""
+    last = len(vit.blocks) - 1
+    end = until or Place(last + 1, STARTED)
+    while state.place < end:
+        number = state.place.block
+        stop = DONE if number < end.block else end.stage
+        insert, kept = inserts.get(number, NOTHING), rows if number == last else None
+        state = advance(vit.blocks[number], state, insert, stop, kept)
+    return state
 
 
 def read_out(vit: VisionTransformer, x: Tensor) -> Tensor:

@@ -6,8 +6,9 @@ coefficients, and nothing but those has to be kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import torch
@@ -18,29 +19,59 @@ from zofc import seeds
 
 
 @dataclass(frozen=True)
-class Directions:
-    """Directions in the space of a set of tensors, taken as one flat vector in the order of their names."""
+class Space:
+    """The space of a set of tensors, taken as one flat vector in the order of their names."""
 
-    kind: str  # rademacher | gaussian
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def size(self) -> int:
+        return sum(value.numel() for value in self.tensors.values())
+
+    @property
+    def center(self) -> Tensor:
+        """Where the set stands, as one new vector."""
+        return torch.cat([value.detach().reshape(-1) for value in self.tensors.values()])
+
+    def split(self, vectors: Tensor) -> dict[str, Tensor]:
+        """Vectors (..., size) as tensors (..., *shape) by name, without a copy."""
+        parts = torch.split(vectors, [value.numel() for value in self.tensors.values()], dim=-1)
+        return {
+            name: part.reshape((*part.shape[:-1], *value.shape))
+            for (name, value), part in zip(self.tensors.items(), parts, strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class Directions:
+    """Directions with independent entries of mean zero and variance one; on the sphere, of length √size."""
+
+    kind: str  # rademacher | gaussian | sphere
     seed: int
     name: tuple[str | int, ...] = ()
 
     def draw(self, step: int, query: int, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Direction number `query` of step `step`, shaped, typed and placed like the tensors it will move."""
-        sizes = [value.numel() for value in like.values()]
-        flat = torch.from_numpy(self._flat(step, query, sum(sizes)))
-        parts = torch.split(flat, sizes)
-        return {
-            name: part.view(value.shape).to(value.dtype).to(value.device)
-            for (name, value), part in zip(like.items(), parts, strict=True)
-        }
+        space = Space(like)
+        flat = torch.from_numpy(self.vectors(step, query, (space.size,)))
+        return {n: part.to(like[n].dtype).to(like[n].device) for n, part in space.split(flat).items()}
 
-    def _flat(self, step: int, query: int, size: int) -> NDArray[np.float64] | NDArray[np.int8]:
+    def stack(self, step: int, queries: int, shape: Sequence[int], device: torch.device) -> Tensor:
+        """All directions of a step, (queries, *shape), whose last axis is a direction; signs take a byte each."""
+        found = np.stack([self.vectors(step, query, shape) for query in range(queries)])
+        return torch.from_numpy(found.astype(np.float32) if found.dtype == np.float64 else found).to(device)
+
+    def vectors(self, step: int, query: int, shape: Sequence[int]) -> NDArray[np.float64] | NDArray[np.int8]:
+        """(..., size of a direction): one direction, or one for each image."""
+        size = prod(shape)
         words = np.random.Philox(key=seeds.key(self.seed, *self.name, "direction", step, query))
         if self.kind == "rademacher":
             bits = np.unpackbits(words.random_raw(-(-size // 64)).astype("<u8").view(np.uint8), count=size)
-            return bits.astype(np.int8) * 2 - 1
+            return (bits.astype(np.int8) * 2 - 1).reshape(shape)
         pairs = -(-size // 2)  # Box–Muller on 53-bit uniforms in (0, 1]
         uniform = ((words.random_raw(2 * pairs) >> np.uint64(11)) + 1) * 2.0**-53
         radius, angle = np.sqrt(-2 * np.log(uniform[:pairs])), 2 * np.pi * uniform[pairs:]
-        return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
+        normal = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size].reshape(shape)
+        if self.kind == "sphere":
+            normal *= np.sqrt(shape[-1]) / np.linalg.norm(normal, axis=-1, keepdims=True)
+        return normal

@@ -34,8 +34,8 @@ class Mover:
     def move(self, gradient: Mapping[str, Tensor], epoch: int) -> bool:
         """One step against `gradient`; a tensor without a gradient stays where it is. A gradient that is not finite
         moves nothing and is answered with False."""
-        squares = [torch.linalg.vector_norm(g).cpu().double() ** 2 for g in gradient.values()]
-        norm = math.sqrt(float(torch.stack(squares).sum())) if squares else 0.0  # over the whole set
+        norms = [torch.linalg.vector_norm(g) for g in gradient.values()]
+        norm = float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0  # over the whole set
         if not math.isfinite(norm):
             return False
         clip = self.plan.clip

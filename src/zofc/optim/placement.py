@@ -2,39 +2,28 @@
 
 Within a step the first-order groups move first, together, from one backward pass; then each set of zeroth-order groups,
 at the updated values. Zeroth-order groups with equal settings form one set: one direction, one difference, one clip.
+A classifier that moves by gradients reads the features that the queries need anyway.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from zofc import seeds
-from zofc.optim.directions import Directions
-from zofc.optim.estimators import Probe, get_estimator
+from zofc.optim.directions import Directions, Space
+from zofc.optim.estimators import get_estimator
 from zofc.optim.movers import Mover
+from zofc.optim.survey import Objective, Pace, Query, Survey, coefficients, combine, in_double, micro_batches, survey
 from zofc.recipe import Group
 
-Moving = Mapping[str, Tensor]
 Groups = Mapping[str, Mapping[str, Tensor]]
-
-
-class Objective(Protocol):
-    """What a placement needs of a method: its loss as a function of the moving parameters."""
-
-    noise: torch.Generator | None  # the stream of random layers, in first-order steps only
-
-    def prepare(self, images: Tensor) -> Any: ...
-    def features(self, moving: Moving, prepared: Any) -> Any: ...
-    def loss(self, moving: Moving, features: Any, labels: Tensor) -> Tensor: ...
-    def hits(self, moving: Moving, features: Any, labels: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -50,6 +39,7 @@ class Placement:
 
     def __init__(self, method: Objective, groups: Groups, plans: Mapping[str, Group], seed: int, task: int) -> None:
         self.method, self.groups = method, groups
+        self.notices: list[str] = []  # what a user should know of the steps so far
         self.name: tuple[int, str, int] = (seed, "task", task)
         self.first = {name: Mover(groups[name], plans[name]) for name in groups if plans[name].order == "first"}
         self.zeroth: dict[str, Mover] = {}
@@ -60,6 +50,9 @@ class Placement:
         self.directions = {
             name: Directions(mover.plan.directions, seed, ("task", task, name)) for name, mover in self.zeroth.items()
         }
+        self.paces = {name: Pace(mover.plan.micro_batch, mover.plan.chunk) for name, mover in self.zeroth.items()}
+        sizes = [mover.plan.micro_batch for mover in self.first.values() if mover.plan.micro_batch]
+        self.paces["first"] = Pace(min(sizes, default=None))
 
     @property
     def movers(self) -> dict[str, Mover]:
@@ -79,63 +72,129 @@ class Placement:
 
     def step(self, images: Tensor, labels: Tensor, epoch: int, step: int) -> StepReport:
         """One step on one batch; `step` counts within the task and names the directions."""
+        first = {name: mover for name, mover in self.first.items() if mover.active(epoch)}
+        zeroth = {name: mover for name, mover in self.zeroth.items() if mover.active(epoch)}
+        labels = labels.to(self.method.device)
         reports = []
-        first = [mover for mover in self.first.values() if mover.active(epoch)]
-        whole: Any = None
-        if first or any(m.plan.micro_batch is None for m in self.zeroth.values() if m.active(epoch)):
-            with torch.no_grad():
-                whole = self.method.prepare(images)
-        if first:
-            reports.append(self._first_order(first, whole, labels, epoch, step))
-        for name, mover in self.zeroth.items():
-            if mover.active(epoch):
-                parts = partial(self._parts, mover.plan.micro_batch, images, whole, labels)
-                reports.append(self._zeroth_order(mover, self.directions[name], parts, epoch, step))
+        waiting = bool(first)
+        if any(name in self.method.in_features for name in first):
+            reports.append(self._backward(first, images, labels, epoch, step))
+            waiting = False
+        for name, mover in zeroth.items():
+            query = self.query(name, step, len(images))
+            found = self._survey(name, images, query, center=waiting)
+            if waiting:
+                reports.append(self._classify(first, found.center, labels, epoch))
+                waiting = False
+            reports.append(self._zeroth_order(mover, query, found, labels, epoch, bool(reports)))
+        if waiting:
+            found = self._survey("first", images, None, center=True)
+            reports.append(self._classify(first, found.center, labels, epoch))
         return next((report for report in reports if not math.isfinite(report.loss)), reports[0])
 
-    def _first_order(self, movers: list[Mover], prepared: Any, labels: Tensor, epoch: int, step: int) -> StepReport:
-        leaves = {name: value.detach().requires_grad_() for mover in movers for name, value in mover.parameters.items()}
+    def query(self, name: str, step: int, batch: int) -> Query:
+        """What a step asks about a zeroth-order set."""
+        plan, space = self.zeroth[name].plan, Space(self.zeroth[name].parameters)
+        shape = (batch, space.size) if plan.per == "image" else (space.size,)
+        vectors = self.directions[name].stack(step, plan.queries, shape, self.method.device)
+        deep = any(member in self.method.in_features for member in name.split("+"))
+        return Query(space, vectors, get_estimator(plan.estimator), plan.epsilon, deep)
+
+    def _survey(self, name: str, images: Tensor, query: Query | None, center: bool) -> Survey:
+        """A survey at the set's pace, slower where the device has not enough memory: nothing has moved yet."""
+        while True:
+            try:
+                return survey(self.method, images, query, center, self.paces[name])
+            except torch.OutOfMemoryError as error:
+                self._slow_down(name, len(images), error)
+
+    def _slow_down(self, name: str, batch: int, error: torch.OutOfMemoryError) -> None:
+        pace = self.paces[name].smaller(batch)
+        if pace is None:
+            raise error
+        self.paces[name] = pace
+        torch.cuda.empty_cache()
+        self.notices.append(
+            f"out of memory: from here on {pace.micro_batch or batch} images and {pace.chunk} points at a time ({name})"
+        )
+
+    def _backward(
+        self, movers: Mapping[str, Mover], images: Tensor, labels: Tensor, epoch: int, step: int
+    ) -> StepReport:
+        """Move groups that the features depend on by one backward pass through the backbone."""
+        while True:
+            try:
+                found, loss, right = self._gradients(movers, images, labels, step)
+                break
+            except torch.OutOfMemoryError as error:
+                self._slow_down("first", len(images), error)
+        return self._move(movers, found, loss, right, len(labels), epoch)
+
+    def _gradients(
+        self, movers: Mapping[str, Mover], images: Tensor, labels: Tensor, step: int
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        """Gradients, loss and hits of a batch, in micro-batches if so planned."""
+        leaves = _leaves(movers)
+        total: dict[str, Tensor] = {}
+        losses, hits = [], []
         self.method.noise = seeds.torch_stream(*self.name, "noise", step)
-        with torch.enable_grad():  # the graph spans only what these leaves touch
-            features = self.method.features(leaves, prepared)
+        for where, some in micro_batches(images, self.paces["first"].micro_batch, self.method.device):
+            with torch.no_grad():
+                prepared = self.method.prepare(some)
+            with torch.enable_grad():  # the graph spans only what these leaves touch
+                features = in_double(self.method.features(leaves, prepared))
+                given = labels[where].to(_device(features))
+                loss = self.method.loss(leaves, features, given) * (len(some) / len(images))
+                gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+            for name, g in zip(leaves, gradients, strict=True):
+                if g is not None:
+                    total[name] = total[name].add_(g) if name in total else g
+            losses.append(loss.detach())
+            with torch.no_grad():
+                hits.append(self.method.hits(leaves, features, given))
+        self.method.noise = None
+        return total, torch.stack(losses).sum(), torch.stack(hits).sum()
+
+    def _classify(self, movers: Mapping[str, Mover], features: Any, labels: Tensor, epoch: int) -> StepReport:
+        """Move groups that only the loss depends on, from features that are there already."""
+        leaves = _leaves(movers)
+        labels = labels.to(_device(features))
+        with torch.enable_grad():
             loss = self.method.loss(leaves, features, labels)
             gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         found = {name: g for name, g in zip(leaves, gradients, strict=True) if g is not None}
-        self.method.noise = None
         with torch.no_grad():
-            accuracy = float(self.method.hits(leaves, features, labels)) / len(labels)
-        value = float(loss.detach())
+            right = self.method.hits(leaves, features, labels)
+        return self._move(movers, found, loss.detach(), right, len(labels), epoch)
+
+    def _move(
+        self,
+        movers: Mapping[str, Mover],
+        found: Mapping[str, Tensor],
+        loss: Tensor,
+        right: Tensor,
+        images: int,
+        epoch: int,
+    ) -> StepReport:
+        value, hits = torch.stack([loss.double(), right.double()]).tolist()  # one wait for the device
         if math.isfinite(value):
-            moved = [mover.move({n: found[n] for n in mover.parameters if n in found}, epoch) for mover in movers]
+            moved = [m.move({n: found[n] for n in m.parameters if n in found}, epoch) for m in movers.values()]
             value = value if all(moved) else math.nan
-        return StepReport(value, accuracy)
+        return StepReport(value, hits / images)
 
     @torch.no_grad()
     def _zeroth_order(
-        self,
-        mover: Mover,
-        directions: Directions,
-        parts: Callable[[Tally], Iterable[MethodPart]],
-        epoch: int,
-        step: int,
+        self, mover: Mover, query: Query, found: Survey, labels: Tensor, epoch: int, reported: bool
     ) -> StepReport:
-        plan, tally = mover.plan, Tally()
-        probe = Probe(partial(parts, tally), mover.parameters, directions, step, plan.queries, plan.chunk)
-        coefficients, losses = get_estimator(plan.estimator)(probe, plan.epsilon)
-        moved = mover.move(combine(probe, coefficients), epoch)
-        return StepReport(float(losses.mean()) if moved else math.nan, tally.accuracy)
-
-    def _parts(
-        self, size: int | None, images: Tensor, whole: Any, labels: Tensor, tally: Tally
-    ) -> Iterator[MethodPart]:
-        """The batch whole, or in micro-batches, each prepared once for all queries."""
-        if size is None:
-            yield MethodPart(self.method, whole, labels, 1.0, tally)
-            return
-        for some, some_labels in zip(torch.split(images, size), torch.split(labels, size), strict=True):
-            tally.closed = False
-            prepared = self.method.prepare(some)
-            yield MethodPart(self.method, prepared, some_labels, len(some_labels) / len(labels), tally)
+        along, losses = coefficients(self.method, labels, query, found)
+        accuracy = math.nan
+        if not reported:  # training accuracy, read off a point that is at hand (ε away at most)
+            near = found.center
+            if near is None:
+                near = tree_map_only(Tensor, lambda t: t[0], found.around[0])
+            accuracy = float(self.method.hits({}, near, labels.to(_device(near)))) / len(labels)
+        moved = mover.move(combine(query, along), epoch)
+        return StepReport(float(losses.mean()) if moved else math.nan, accuracy)
 
     def state(self) -> dict[str, dict[str, Any]]:
         return {name: mover.state() for name, mover in self.movers.items()}
@@ -145,55 +204,14 @@ class Placement:
             mover.load_state(state.get(name, {}))
 
 
-def combine(probe: Probe, coefficients: Tensor) -> dict[str, Tensor]:
-    """ĝ = (1/Q) Σ_q c_q Δ_q, the directions drawn again."""
-    total = {name: torch.zeros_like(value) for name, value in probe.center.items()}
-    for query, coefficient in enumerate(coefficients.tolist()):
-        for name, delta in probe.direction(query).items():
-            total[name].add_(delta, alpha=coefficient / len(coefficients))
-    return total
+def _leaves(movers: Mapping[str, Mover]) -> dict[str, Tensor]:
+    """Fresh leaves for autograd: the parameters themselves never ask for gradients."""
+    return {
+        name: value.detach().requires_grad_() for mover in movers.values() for name, value in mover.parameters.items()
+    }
 
 
-@dataclass(frozen=True)
-class MethodPart:
-    """A micro-batch under a method, ready to be evaluated at perturbed points.
-
-    At ε = 1e-3 the difference of two losses is small beside fp32's resolution of either: what follows the features is
-    cheap, and is computed in double precision (on the CPU where the device has none).
-    """
-
-    method: Objective
-    prepared: Any
-    labels: Tensor
-    share: float
-    tally: Tally
-
-    def losses(self, points: Moving, count: int) -> Tensor:
-        features = in_double(self.method.features(points, self.prepared))
-        labels = self.labels.cpu() if self.labels.device.type == "mps" else self.labels  # where the features are now
-        if not self.tally.closed:
-            self.tally.add(float(self.method.hits(points, features, labels).reshape(-1)[0]), len(labels))
-        return self.method.loss(points, features, labels).reshape(-1).expand(count)
-
-
-@dataclass
-class Tally:
-    """Training accuracy of a zeroth-order step, read off its first point (ε away), at no extra cost."""
-
-    right: float = 0.0
-    seen: int = 0
-    closed: bool = False
-
-    def add(self, right: float, seen: int) -> None:
-        self.right += right
-        self.seen += seen
-        self.closed = True  # one point per part is enough; the next part opens it again
-
-    @property
-    def accuracy(self) -> float:
-        return self.right / self.seen
-
-
-def in_double(features: Any) -> Any:
-    """Features, and whatever comes with them, in float64."""
-    return tree_map_only(Tensor, lambda t: t.cpu().double() if t.device.type == "mps" else t.double(), features)
+def _device(features: Any) -> torch.device:
+    """Where the loss is computed: the CPU for a device without double precision."""
+    device: torch.device = next(leaf for leaf in tree_leaves(features) if isinstance(leaf, Tensor)).device
+    return device

@@ -1,0 +1,284 @@
+"""Dual numbers for forward gradients: a value and Q tangents, carried through any code that calls torch.
+
+A `Dual` stands where a tensor stood. Torch hands every function that meets one to us, so methods, PEFT modules and the
+walk through the ViT know nothing of derivatives. The operators that cost time have rules of their own, in which the
+value is computed once for all tangents; any other function is differentiated by `torch.func` (vmap of jvp), which is
+slower and always right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from zofc.optim import kernels
+
+Rule = Callable[..., Any]
+RULES: dict[Any, Rule] = {}
+
+
+class Dual(Tensor):
+    """A value with its tangents, (Q, *shape of the value)."""
+
+    primal: Tensor
+    tangents: Tensor
+
+    @staticmethod
+    def __new__(cls, primal: Tensor, tangents: Tensor) -> Dual:
+        assert tangents.shape[1:] == primal.shape, f"tangents {tuple(tangents.shape)} of {tuple(primal.shape)}"
+        made = Tensor._make_wrapper_subclass(cls, primal.shape, dtype=primal.dtype, device=primal.device)
+        made.primal, made.tangents = primal, tangents
+        return made
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"Dual({self.primal!r}, {self.tangents!r})"
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        rule, kwargs = RULES.get(func), kwargs or {}
+        return rule(*args, **kwargs) if rule is not None else _generic(func, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        raise TypeError(f"{func} was reached with a dual number; no function should see one unasked")
+
+
+def primal_of(value: Any) -> Any:
+    return value.primal if isinstance(value, Dual) else value
+
+
+def primals(tree: Any) -> Any:
+    """The values in a tree of duals and tensors."""
+    return tree_map(primal_of, tree)
+
+
+def tangents(tree: Any, count: int) -> Any:
+    """The tangents in a tree of duals and tensors; of a plain tensor, `count` times zero."""
+
+    def of(leaf: Any) -> Any:
+        if isinstance(leaf, Dual):
+            return leaf.tangents
+        return leaf.new_zeros(()).expand(count, *leaf.shape) if isinstance(leaf, Tensor) else leaf
+
+    return tree_map(of, tree)
+
+
+def duals(values: Any, along: Any) -> Any:
+    """A tree of values and the equal tree of their tangents as one tree of duals."""
+
+    def join(value: Any, tangent: Any) -> Any:
+        whole = isinstance(value, Tensor) and value.is_floating_point()
+        return Dual(value, tangent) if whole else value
+
+    return tree_map(join, values, along)
+
+
+def _generic(func: Any, args: Any, kwargs: Any) -> Any:
+    """Any function, differentiated by torch. What it returns that is not a floating-point tensor has no tangents."""
+    leaves, spec = tree_flatten((args, kwargs))
+    where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Dual)]
+    values = tuple(leaves[i].primal for i in where)
+
+    def call(*moved: Tensor) -> Any:
+        filled = list(leaves)
+        for i, value in zip(where, moved, strict=True):
+            filled[i] = value
+        some_args, some_kwargs = tree_unflatten(filled, spec)
+        return func(*some_args, **some_kwargs)
+
+    out, out_spec = tree_flatten(call(*values))
+    real = [i for i, leaf in enumerate(out) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    if real:
+
+        def derivative(*along: Tensor) -> tuple[Tensor, ...]:
+            def function(*moved: Tensor) -> tuple[Tensor, ...]:
+                found = tree_leaves(call(*moved))
+                return tuple(found[i] for i in real)
+
+            moved: tuple[Tensor, ...] = torch.func.jvp(function, values, along)[1]
+            return moved
+
+        along = torch.func.vmap(derivative)(*(leaves[i].tangents for i in where))
+        for i, tangent in zip(real, along, strict=True):
+            out[i] = Dual(out[i], tangent)
+    return tree_unflatten(out, out_spec)
+
+
+def rule(*functions: Any) -> Callable[[Rule], Rule]:
+    def register(given: Rule) -> Rule:
+        RULES.update(dict.fromkeys(functions, given))
+        return given
+
+    return register
+
+
+def _lift(tangent: Tensor, dims: int) -> Tensor:
+    """Tangents (Q, *shape) of a value that meets one of `dims` axes, so that both broadcast from the right."""
+    missing = dims + 1 - tangent.dim()
+    return tangent.reshape(len(tangent), *[1] * missing, *tangent.shape[1:]) if missing > 0 else tangent
+
+
+def _total(parts: list[Tensor], primal: Tensor) -> Dual:
+    """The sum of tangents, each broadcast to the shape of the value."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return Dual(primal, total.expand(len(total), *primal.shape))
+
+
+# -- functions that are linear in their one dual argument, or do not look at its numbers -----------------------------
+
+T: Any = Tensor
+STRUCTURAL = [
+    T.reshape, T.view, T.flatten, T.unflatten, T.transpose, T.permute, T.unbind, T.chunk, T.split, T.expand,
+    T.unsqueeze, T.squeeze, T.__getitem__, T.double, T.float, T.to, T.contiguous, T.clone, T.neg, T.mean, T.sum,
+    T.mT.__get__, T.bfloat16, T.half, T.cpu,
+]  # fmt: skip
+DESCRIBING = [
+    T.shape.__get__, T.dtype.__get__, T.device.__get__, T.ndim.__get__, T.requires_grad.__get__, T.is_cuda.__get__,
+    T.layout.__get__, T.dim, T.size, T.numel, T.is_floating_point, T.__len__, T.detach, T.argmax, T.stride,
+    T.is_contiguous,
+]  # fmt: skip
+
+
+def _structural(func: Any) -> Rule:
+    def apply(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(x, Dual) or any(isinstance(leaf, Dual) for leaf in tree_leaves((args, kwargs))):
+            return _generic(func, (x, *args), kwargs)
+        out = func(x.primal, *args, **kwargs)
+        along = torch.func.vmap(lambda t: func(t, *args, **kwargs))(x.tangents)
+        return tree_map(Dual, out, along)
+
+    return apply
+
+
+def _describing(func: Any) -> Rule:
+    def apply(x: Any, *args: Any, **kwargs: Any) -> Any:
+        return func(primal_of(x), *args, **kwargs)
+
+    return apply
+
+
+RULES.update({func: _structural(func) for func in STRUCTURAL})
+RULES.update({func: _describing(func) for func in DESCRIBING})
+
+
+# -- rules of arithmetic ---------------------------------------------------------------------------------------------
+
+
+@rule(T.add, torch.add)
+def _add(a: Any, b: Any, *, alpha: float = 1) -> Dual:
+    out = torch.add(primal_of(a), primal_of(b), alpha=alpha)
+    parts = [_lift(a.tangents, out.dim())] if isinstance(a, Dual) else []
+    if isinstance(b, Dual):
+        parts.append(_lift(b.tangents if alpha == 1 else alpha * b.tangents, out.dim()))
+    return _total(parts, out)
+
+
+@rule(T.sub, torch.sub)
+def _sub(a: Any, b: Any, *, alpha: float = 1) -> Dual:
+    out = torch.sub(primal_of(a), primal_of(b), alpha=alpha)
+    parts = [_lift(a.tangents, out.dim())] if isinstance(a, Dual) else []
+    if isinstance(b, Dual):
+        parts.append(_lift(-alpha * b.tangents, out.dim()))
+    return _total(parts, out)
+
+
+@rule(T.mul, torch.mul)
+def _mul(a: Any, b: Any) -> Dual:
+    x, y = primal_of(a), primal_of(b)
+    out = torch.mul(x, y)
+    parts = [_lift(a.tangents, out.dim()) * y] if isinstance(a, Dual) else []
+    if isinstance(b, Dual):
+        parts.append(_lift(b.tangents, out.dim()) * x)
+    return _total(parts, out)
+
+
+@rule(T.div, torch.div)
+def _div(a: Any, b: Any, **kwargs: Any) -> Any:
+    if isinstance(b, Dual) or kwargs:
+        return _generic(torch.div, (a, b), kwargs)
+    out = a.primal / b
+    return _total([_lift(a.tangents, out.dim()) / b], out)
+
+
+@rule(T.matmul, torch.matmul)
+def _matmul(a: Any, b: Any) -> Any:
+    x, y = primal_of(a), primal_of(b)
+    if min(x.dim(), y.dim()) < 2:
+        return _generic(torch.matmul, (a, b), {})
+    out = x @ y
+    parts = [_lift(a.tangents, out.dim()) @ y] if isinstance(a, Dual) else []
+    if isinstance(b, Dual):
+        parts.append(x @ _lift(b.tangents, out.dim()))
+    return _total(parts, out)
+
+
+# -- rules of a network ----------------------------------------------------------------------------------------------
+
+
+@rule(F.linear)
+def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    value = primal_of(x)
+    out = F.linear(value, primal_of(weight), primal_of(bias))
+    parts = []
+    if isinstance(x, Dual):
+        parts.append(F.linear(x.tangents, primal_of(weight)))  # one product for all tangents
+    if isinstance(weight, Dual):
+        rows = value.reshape(1, -1, value.shape[-1]).expand(len(weight.tangents), -1, -1)
+        parts.append((rows @ weight.tangents.mT).reshape(-1, *out.shape))
+    if isinstance(bias, Dual):
+        parts.append(_lift(bias.tangents, out.dim()))
+    return _total(parts, out)
+
+
+@rule(F.layer_norm)
+def _layer_norm(
+    x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, **kwargs: Any
+) -> Any:
+    if isinstance(weight, Dual) or isinstance(bias, Dual) or len(normalized_shape) > 1:
+        return _generic(F.layer_norm, (x, normalized_shape, weight, bias, eps), kwargs)
+    out = F.layer_norm(x.primal, normalized_shape, weight, bias, eps)
+    return Dual(out, kernels.layer_norm_tangent(x.primal, x.tangents, weight, eps))
+
+
+@rule(F.gelu)
+def _gelu(x: Any, approximate: str = "none") -> Any:
+    if approximate != "none":
+        return _generic(F.gelu, (x,), {"approximate": approximate})
+    return Dual(F.gelu(x.primal), kernels.gelu_tangent(x.primal, x.tangents))
+
+
+@rule(F.relu, torch.relu, T.relu)
+def _relu(x: Any, inplace: bool = False) -> Any:
+    return Dual(torch.relu(x.primal), x.tangents * (x.primal > 0))
+
+
+@rule(F.softmax, torch.softmax, T.softmax)
+def _softmax(x: Any, dim: int, **kwargs: Any) -> Any:
+    if kwargs or dim >= 0:
+        return _generic(torch.softmax, (x, dim), {key: value for key, value in kwargs.items() if key == "dtype"})
+    out = x.primal.softmax(dim)
+    weighted = out * x.tangents
+    return Dual(out, weighted - out * weighted.sum(dim, keepdim=True))
+
+
+@rule(F.dropout)
+def _dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    assert not training or p == 0, "a dual number met a random layer"
+    return x
+
+
+@rule(F.scaled_dot_product_attention)
+def _attention(q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0, **kwargs: Any) -> Any:
+    scale = kwargs.pop("scale", None)
+    assert attn_mask is None and not dropout_p and not any(kwargs.values()), "plain attention alone has a tangent"
+    q0, k0, v0 = (primal_of(part) for part in (q, k, v))
+    dq, dk, dv = (part.tangents if isinstance(part, Dual) else None for part in (q, k, v))
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    return Dual(*kernels.attention_tangent(q0, k0, v0, dq, dk, dv, scale))

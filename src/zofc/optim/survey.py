@@ -1,0 +1,210 @@
+"""A survey of one batch: its features at the center and around it, which is all that a step asks of the backbone.
+
+Features are small, so they are kept for all points, in double precision: at ε = 1e-3 the difference of two losses is
+small beside fp32's resolution of either. What follows them, the classifier and the loss, is cheap; it is evaluated when
+the classifier has moved, at the very features that moved it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map, tree_map_only
+
+from zofc.optim.directions import Space
+from zofc.optim.dual import duals, primals, tangents
+from zofc.optim.estimators import Estimator
+
+Moving = Mapping[str, Tensor]
+
+
+class Objective(Protocol):
+    """What a step needs of a method: its loss as a function of the moving parameters."""
+
+    noise: torch.Generator | None  # the stream of random layers, in first-order steps only
+    in_features: ClassVar[tuple[str, ...]]  # the groups that the features depend on; the loss may depend on any
+
+    @property
+    def device(self) -> torch.device: ...
+    def prepare(self, images: Tensor) -> Any: ...
+    def features(self, moving: Moving, prepared: Any) -> Any: ...
+    def loss(self, moving: Moving, features: Any, labels: Tensor) -> Tensor: ...
+    def hits(self, moving: Moving, features: Any, labels: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a survey goes about its work: the same result in more or less memory."""
+
+    micro_batch: int | None = None  # images at a time, all by default
+    chunk: int = 1  # points at a time
+
+    def smaller(self, batch: int) -> Pace | None:
+        """The next one that needs less memory, if there is one."""
+        if self.chunk > 1:
+            return Pace(self.micro_batch, self.chunk // 2)
+        size = self.micro_batch or batch
+        return Pace(size // 2) if size > 1 else None
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a survey asks for: the points around the center of a space."""
+
+    space: Space
+    vectors: Tensor  # (queries, size), or (queries, batch, size) with a direction for each image
+    estimator: Estimator
+    epsilon: float
+    deep: bool = True  # whether the features depend on the space; else only the loss does
+
+    @property
+    def per_image(self) -> bool:
+        return self.vectors.dim() == 3
+
+    @property
+    def offsets(self) -> list[tuple[int, float]]:
+        """Which direction and how far, for each point; a forward gradient has a tangent instead of a point."""
+        lengths = self.estimator.lengths or (1.0,)
+        return [(query, self.epsilon * length) for query in range(len(self.vectors)) for length in lengths]
+
+    def chunks(self, size: int) -> list[list[tuple[int, float]]]:
+        size = 1 if self.per_image else size  # the axis of points is taken by the images then
+        offsets = self.offsets
+        return [offsets[i : i + size] for i in range(0, len(offsets), size)]
+
+    def moving(self, chunk: list[tuple[int, float]], images: slice) -> dict[str, Tensor]:
+        """The space's tensors at a chunk of points: stacked if there are several, or one for each image."""
+        center = self.space.center
+        along = self.vectors[[query for query, _ in chunk]]  # (points, [batch,] size)
+        if self.per_image:
+            along = along[:, images]
+            center = center.expand(along.shape[1:])
+        along = along.to(center.dtype)
+        if self.estimator.exact:
+            return duals(self.space.split(center), self.space.split(along))  # type: ignore[no-any-return]
+        if self.per_image or len(chunk) == 1:
+            return self.space.split(torch.add(center, along[0], alpha=chunk[0][1]))
+        lengths = torch.tensor([length for _, length in chunk], dtype=center.dtype).to(center.device)
+        return self.space.split(center + lengths[:, None] * along)
+
+
+@dataclass
+class Survey:
+    """Features (batch, ...) at the center if it was asked for, and (points, batch, ...) of each chunk around it."""
+
+    pace: Pace  # the chunks that `around` is in
+    center: Any | None = None
+    around: list[Any] = field(default_factory=list)
+
+
+def images_apart(tree: Any) -> Any:
+    """(batch, ...) as (batch, 1, ...): every image a point of its own."""
+    return tree_map_only(Tensor, lambda t: t.unsqueeze(1), tree)
+
+
+@torch.no_grad()
+def survey(method: Objective, images: Tensor, query: Query | None, center: bool, pace: Pace) -> Survey:
+    """Evaluate the features at the points of a query, and at the center if asked; nothing is changed by it."""
+    parts: list[Survey] = []
+    for where, some in micro_batches(images, pace.micro_batch, method.device):
+        parts.append(_survey_part(method, method.prepare(some), query, center, pace, where))
+    if len(parts) == 1:
+        return parts[0]
+    around = [_joined([part.around[i] for part in parts], axis=1) for i in range(len(parts[0].around))]
+    center_of_all = None if parts[0].center is None else _joined([part.center for part in parts], axis=0)
+    return Survey(pace, center_of_all, around)
+
+
+def micro_batches(images: Tensor, size: int | None, device: torch.device) -> Iterator[tuple[slice, Tensor]]:
+    """The batch whole or in pieces, each on the device only while it is used."""
+    size = size or len(images)
+    for first in range(0, len(images), size):
+        where = slice(first, min(first + size, len(images)))
+        yield where, images[where].to(device, non_blocking=True)
+
+
+def _survey_part(
+    method: Objective, prepared: Any, query: Query | None, center: bool, pace: Pace, where: slice
+) -> Survey:
+    found = Survey(pace)
+    exact = query is not None and query.deep and query.estimator.exact
+    needs_center = center or (query is not None and (query.estimator.reads_center or not query.deep))
+    if needs_center and not exact:
+        found.center = in_double(method.features({}, prepared))
+    if query is None or not query.deep:
+        return found
+    apart = images_apart(prepared) if query.per_image else prepared
+    for chunk in query.chunks(pace.chunk):
+        features = method.features(query.moving(chunk, where), apart)
+        if exact:
+            values, along = primals(features), tangents(features, len(chunk))
+            if query.per_image:  # (batch, 1, ...) back to (batch, ...)
+                values = tree_map_only(Tensor, lambda t: t.squeeze(1), values)
+                along = tree_map_only(Tensor, lambda t: t.squeeze(2), along)
+            found.center = in_double(values) if found.center is None else found.center
+            found.around.append(in_double(along))
+        elif query.per_image:
+            found.around.append(in_double(tree_map_only(Tensor, lambda t: t.transpose(0, 1), features)))
+        else:
+            alone = len(chunk) == 1
+            found.around.append(in_double(tree_map_only(Tensor, lambda t: t[None], features) if alone else features))
+    return found
+
+
+def _joined(trees: list[Any], axis: int) -> Any:
+    return tree_map(lambda *leaves: torch.cat(leaves, dim=axis), *trees)
+
+
+@torch.no_grad()
+def coefficients(method: Objective, labels: Tensor, query: Query, found: Survey) -> tuple[Tensor, Tensor]:
+    """The coefficients (queries, [batch]) at the classifier as it is now, and the losses seen, in float64."""
+    loss = _loss(method, labels, query.per_image)
+    everything, chunks = slice(0, len(labels)), query.chunks(found.pace.chunk)
+    if query.estimator.exact:
+        values = []
+        for i, chunk in enumerate(chunks):
+            along = found.around[i] if query.deep else tangents(found.center, len(chunk))
+            features = duals(found.center, along)
+            value = loss(query.moving(chunk, everything), images_apart(features) if query.per_image else features)
+            values.append((primals(value), tangents(value, len(chunk))))
+        return torch.cat([along for _, along in values]), values[0][0].reshape(-1)
+    base = None
+    if found.center is not None:
+        base = loss({}, images_apart(found.center) if query.per_image else found.center)
+    around = []
+    for i, chunk in enumerate(chunks):
+        features = found.around[i] if query.deep else found.center
+        if query.per_image:
+            features = tree_map_only(Tensor, lambda t: t.transpose(0, 1), features) if query.deep else features
+            around.append(loss(query.moving(chunk, everything), features)[None])
+            continue
+        if len(chunk) == 1 and query.deep:
+            features = tree_map_only(Tensor, lambda t: t[0], features)
+        around.append(loss(query.moving(chunk, everything), features).reshape(-1))
+    losses = torch.cat(around)  # (points, [batch])
+    shaped = losses.reshape(len(query.vectors), -1, *losses.shape[1:])
+    used = base if query.estimator.base else None
+    return query.estimator.coefficients(used, shaped, query.epsilon), losses.reshape(-1)
+
+
+def _loss(method: Objective, labels: Tensor, per_image: bool) -> Callable[[Moving, Any], Tensor]:
+    labels = labels.cpu() if method.device.type == "mps" else labels.to(method.device)  # where the features are now
+    given = labels[:, None] if per_image else labels
+    return lambda moving, features: method.loss(moving, features, given)
+
+
+def combine(query: Query, found: Tensor) -> dict[str, Tensor]:
+    """ĝ = (1/Q) Σ_q c_q Δ_q; with a direction for each image also the mean over images."""
+    vectors = query.vectors.flatten(0, -2)
+    weights = found.reshape(-1).to(vectors.device) / found.numel()
+    dtype = next(iter(query.space.tensors.values())).dtype
+    return query.space.split(weights.to(dtype) @ vectors.to(dtype))
+
+
+def in_double(features: Any) -> Any:
+    """Features, and whatever comes with them, in float64."""
+    return tree_map_only(Tensor, lambda t: t.cpu().double() if t.device.type == "mps" else t.double(), features)
