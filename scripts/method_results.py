@@ -87,7 +87,7 @@ def best_factors(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], lis
     return found
 
 
-def make_recipe(cell: Cell, epochs: int, settings: Sequence[str]) -> Any:
+def make_recipe(cell: Cell, epochs: int, chunk: int, settings: Sequence[str]) -> Any:
     from zofc.recipe import Recipe, load_recipe
 
     own = [] if cell.method in PLAIN else ["preset=controlled"]
@@ -100,19 +100,19 @@ def make_recipe(cell: Cell, epochs: int, settings: Sequence[str]) -> Any:
         plans["head"] = load_recipe(f"{cell.method}-fo/{SETTING}", own).optimize["head"]
     for name, plan in plans.items():
         rates = {"lr": plan.lr * cell.factor, "min_lr": plan.min_lr * cell.factor}
-        plans[name] = plan.model_copy(update={"epochs": epochs, "start": 0, **rates})
+        plans[name] = plan.model_copy(update={"epochs": epochs, "start": 0, "chunk": chunk, **rates})
     name = "-".join([cell.method, cell.placement, cell.variant, cell.readout])
     return recipe.model_copy(update={"optimize": plans, "name": name, "title": name, "paper": None})
 
 
-def measure(job: tuple[Cell, int, Sequence[str], Path]) -> dict[str, Any]:
+def measure(job: tuple[Cell, int, int, Sequence[str], Path]) -> dict[str, Any]:
     from zofc.errors import ZofcError
     from zofc.training.runs import start_run, train
 
-    cell, epochs, settings, runs = job
+    cell, epochs, chunk, settings, runs = job
     gc.collect()  # the memory of a cell is its own
     try:
-        folder = start_run(make_recipe(cell, epochs, settings), runs)
+        folder = start_run(make_recipe(cell, epochs, chunk, settings), runs)
         metrics = train(folder)
     except ZofcError as error:  # one cell that fails is reported and does not stop the others
         print(f"{cell}: {error}", flush=True)
@@ -131,6 +131,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1993, 1994, 1995])
     parser.add_argument("--methods", nargs="+", default=[*PLAIN, *TRAINED])
     parser.add_argument("--epochs", type=int, default=3, help="of every group of every method")
+    parser.add_argument("--chunk", type=int, default=1, help="perturbed points in one pass; 1 needs the least memory")
     parser.add_argument("--factors", type=float, nargs="+", default=[1.0], help="on all learning rates, each tried")
     parser.add_argument("--rates", type=Path, help="a result file with several factors: the best of each is taken")
     parser.add_argument("--processes", type=int, default=1)
@@ -143,13 +144,13 @@ def main() -> None:
     cells = grid(options.seeds, options.methods, factors)
     if len(options.factors) > 1:  # variants and readouts take the rates of the rows they stand beside
         cells = [cell for cell in cells if (cell.variant, cell.readout) == ("official", "rows")]
-    jobs = [(cell, options.epochs, options.settings, options.runs) for cell in cells]
+    jobs = [(cell, options.epochs, options.chunk, options.settings, options.runs) for cell in cells]
     rows: list[dict[str, Any]] = []
     options.out.parent.mkdir(parents=True, exist_ok=True)
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
         for row in pool.imap_unordered(measure, jobs, chunksize=1):
             rows.append(row)
-            whole = {"epochs": options.epochs, "settings": options.settings, "rows": rows}
+            whole = {"epochs": options.epochs, "chunk": options.chunk, "settings": options.settings, "rows": rows}
             options.out.write_text(json.dumps(whole, indent=1) + "\n")
     print(f"{len(rows)} cells, {sum('failed' in row for row in rows)} failed")
 

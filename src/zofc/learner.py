@@ -89,7 +89,7 @@ class Learner:
         self.recipe = load_recipe(recipe, overrides) if isinstance(recipe, str) else recipe
         check_recipe(self.recipe)
         device = pick_device(self.recipe.training.device)
-        set_up(device, self.recipe.training.threads)
+        set_up(device, self.recipe.training)
         self.model = Continual(self.recipe, device)
         self.events = Events(listeners)
         self.history = Progress()  # what a loaded run had measured

@@ -223,6 +223,13 @@ class Training(Strict):
     eval_batch_size: Positive = 128
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N, mps")
     threads: Positive | None = Field(None, description="CPU threads, torch's choice by default")
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
+        "fp32", description="of the frozen weights and the activations; what is trained, and sums, stay fp32"
+    )
+    allow_noisy_differences: bool = Field(False, description="finite differences in less than fp32")
+    graphs: bool = Field(True, description="on CUDA, record a step once and replay it")
+    recompute: bool = Field(False, description="first order: keep one activation a block, compute the rest again")
+    deterministic: bool = Field(True, description="only kernels that give the same result each time, where there are")
     loading: Literal["auto", "workers", "device"] = Field(
         "auto", description="per image on CPU, or batched on the device"
     )

@@ -31,7 +31,7 @@ class Classifier(Method):
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)
-        self.head = HEADS[recipe.head.kind](backbone.width)
+        self.head = HEADS[recipe.head.kind](backbone.width).to(backbone.device)
         self.ridge = self.make_ridge(backbone.width)
 
     def make_ridge(self, width: int) -> RidgeHead | None:

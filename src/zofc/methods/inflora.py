@@ -105,10 +105,10 @@ class InfLora(Classifier):
         vit, inserts, tokens = self.backbone.vit, self.inserts({}), 0
         total = torch.zeros(self.backbone.depth, self.backbone.width, self.backbone.width, dtype=torch.float64)
         for images, _ in batches():
-            x = walking.embed(vit, images)
+            x = walking.embed(vit, images.to(self.backbone.dtype))
             tokens += x.shape[0] * x.shape[1]
             for number, block in enumerate(vit.blocks):
-                h = block.norm1(x).flatten(0, 1)
+                h = block.norm1(x).flatten(0, 1).float()
                 total[number] += (h.mT @ h).cpu().double()
                 x = walking.walk_block(block, x, inserts[number])
         if not tokens:

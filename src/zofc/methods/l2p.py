@@ -104,12 +104,13 @@ class LearningToPrompt(Classifier):
         vit, (query, tokens), pool = self.backbone.vit, prepared, taken(self.peft, moving, "peft.")
         similarity = F.normalize(query, dim=-1) @ F.normalize(pool["keys"], dim=-1).mT  # ([queries,] batch, pool)
         ids = choose(similarity, self.recipe.l2p.top, batchwise)
-        prompts = vit.norm_pre(take(pool["prompts"], ids) + vit.pos_embed[:, :1])  # as every token enters
+        chosen = take(pool["prompts"], ids).to(tokens.dtype)
+        prompts = vit.norm_pre(chosen + vit.pos_embed[:, :1])  # as every token enters
         count, shape = prompts.shape[-2], (*(prompts.shape[:-3] or tokens.shape[:-3]), tokens.shape[-3], -1, -1)
         x = torch.cat([part.expand(shape) for part in (tokens[..., :1, :], prompts, tokens[..., 1:, :])], dim=-2)
         x = vit.norm(walking.walk(vit, State(START, x), {}, rows=slice(1, 1 + count)).x)  # what the classifier reads
         pull = torch.take_along_dim(similarity, ids, dim=-1).sum(-1)
-        return Prompted(vit.fc_norm(x.mean(-2)), pull)
+        return Prompted(vit.fc_norm(x.mean(-2)).to(pull.dtype), pull)
 
     def logits(self, moving: Moving, features: Any) -> Tensor:
         return super().logits(moving, features.features)

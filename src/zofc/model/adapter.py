@@ -58,7 +58,7 @@ class Adapter(PeftModule):
         def bottleneck(h: Tensor) -> Tensor:
             inner = self.activation(linear(h, w["down_weight"], w["down_bias"]))
             out = linear(dropout(inner, self.drop, noise), w["up_weight"], w["up_bias"])
-            return out * (w["scale"][..., None, None, None] if self.scale is None else self.scale)
+            return out * (w["scale"][..., None, None, None].to(out.dtype) if self.scale is None else self.scale)
 
         return bottleneck
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ class Backbone:
     checksum: str | None
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    recompute: bool = False  # in a backward pass, keep one activation a block and compute the others again
 
     @property
     def width(self) -> int:
@@ -61,6 +62,11 @@ class Backbone:
         return device
 
     @property
+    def dtype(self) -> torch.dtype:
+        dtype: torch.dtype = next(self.vit.parameters()).dtype
+        return dtype
+
+    @property
     def parameters(self) -> int:
         return sum(p.numel() for p in self.vit.parameters())
 
@@ -76,11 +82,14 @@ class Backbone:
 
     def enter(self, images: Tensor, until: Place = START) -> State:
         """Images up to a place: all that no module from there on can touch."""
-        return walking.walk(self.vit, State(START, walking.embed(self.vit, images)), {}, until, self.read)
+        tokens = walking.embed(self.vit, images.to(self.dtype))
+        return walking.walk(self.vit, State(START, tokens), {}, until, self.read)
 
     def leave(self, state: State, inserts: Inserts) -> Tensor:
-        """Features (..., width) of what stands at some place of the walk."""
-        return walking.read_out(self.vit, walking.walk(self.vit, state, inserts, rows=self.read).x)
+        """Features (..., width) of what stands at some place of the walk, at least in fp32."""
+        end = walking.walk(self.vit, state, inserts, rows=self.read, recompute=self.recompute)
+        features = walking.read_out(self.vit, end.x)
+        return features.float() if self.dtype.itemsize < 4 else features
 
     def features(self, images: Tensor) -> Tensor:
         """The plain ViT's features (batch, width)."""
@@ -91,8 +100,17 @@ class Backbone:
         return {key: getattr(self, key) for key in keys}
 
 
-def load_backbone(recipe: BackboneRecipe, seed: int = 0, device: torch.device | str = "cpu") -> Backbone:
-    """The backbone a recipe names, frozen, in fp32, in evaluation mode, on `device`."""
+PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def load_backbone(
+    recipe: BackboneRecipe,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    recompute: bool = False,
+) -> Backbone:
+    """The backbone a recipe names, frozen, in evaluation mode, its weights resident in `dtype` on `device`."""
     name = recipe.name
     is_file = name.endswith((".safetensors", ".npz"))
     if recipe.checksum and not is_file:
@@ -107,8 +125,8 @@ def load_backbone(recipe: BackboneRecipe, seed: int = 0, device: torch.device | 
     else:
         found = _from_timm(recipe, seed)
     found.vit.eval().requires_grad_(False)
-    found.vit.to(device=device, dtype=torch.float32)
-    return found
+    found.vit.to(device=device, dtype=dtype)
+    return replace(found, recompute=recompute)
 
 
 def _from_timm(recipe: BackboneRecipe, seed: int) -> Backbone:

@@ -35,7 +35,9 @@ def taken(module: nn.Module, moving: Moving, prefix: str = "") -> dict[str, Tens
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x W^T + b for tokens x ([queries,] batch, tokens, in); a weight (queries, out, in) gives each query its own."""
+    """x W^T + b for tokens x ([queries,] batch, tokens, in); a weight (queries, out, in) gives each query its own.
+    Computed in the type of x."""
+    weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
     if weight.dim() == 2:
         return F.linear(x, weight, bias)
     queries, out = weight.shape[:2]

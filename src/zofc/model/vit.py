@@ -18,6 +18,7 @@ import torch
 from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from zofc.errors import WeightsError
 
@@ -111,8 +112,8 @@ def attend(attn: Attention, qkv: Tensor, insert: Insert, h: Tensor, rows: slice 
     length = 0
     if insert.prefix is not None:
         length = insert.prefix.keys.shape[-2]
-        k = _put_before(_split_heads(insert.prefix.keys, attn.num_heads), k)
-        v = _put_before(_split_heads(insert.prefix.values, attn.num_heads), v)
+        k = _put_before(_split_heads(insert.prefix.keys.to(k.dtype), attn.num_heads), k)
+        v = _put_before(_split_heads(insert.prefix.values.to(v.dtype), attn.num_heads), v)
     leading = _broadcast(q.shape[:-3], k.shape[:-3], v.shape[:-3])
     if len(leading) > 1 or q.shape[:-3] != leading or k.shape[:-3] != leading:  # attention knows one batch axis
         q, k, v = (part.expand(*leading, *part.shape[-3:]).reshape(-1, *part.shape[-3:]) for part in (q, k, v))
@@ -176,16 +177,25 @@ def walk_block(block: Block, x: Tensor, insert: Insert) -> Tensor:
 
 
 def walk(
-    vit: VisionTransformer, state: State, inserts: Inserts, until: Place | None = None, rows: slice | None = None
+    vit: VisionTransformer,
+    state: State,
+    inserts: Inserts,
+    until: Place | None = None,
+    rows: slice | None = None,
+    recompute: bool = False,
 ) -> State:
-    """From a state to the place `until`, the end by default; in the last block only `rows` are carried on."""
+    """From a state to the place `until`, the end by default; in the last block only `rows` are carried on. `recompute`:
+    a backward pass computes a block's activations anew instead of keeping them."""
     last = len(vit.blocks) - 1
     end = until or Place(last + 1, STARTED)
     while state.place < end:
         number = state.place.block
         stop = DONE if number < end.block else end.stage
         insert, kept = inserts.get(number, NOTHING), rows if number == last else None
-        state = advance(vit.blocks[number], state, insert, stop, kept)
+        if recompute and torch.is_grad_enabled():
+            state = checkpoint(advance, vit.blocks[number], state, insert, stop, kept, use_reentrant=False)
+        else:
+            state = advance(vit.blocks[number], state, insert, stop, kept)
     return state
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from zofc import seeds
 from zofc.optim.directions import Directions, Space
 from zofc.optim.estimators import get_estimator
+from zofc.optim.graphs import Recorder
 from zofc.optim.movers import Mover
 from zofc.optim.survey import Objective, Pace, Query, Survey, coefficients, combine, in_double, micro_batches, survey
 from zofc.recipe import Group
@@ -37,8 +38,17 @@ class StepReport:
 class Placement:
     """Moves the groups of one task."""
 
-    def __init__(self, method: Objective, groups: Groups, plans: Mapping[str, Group], seed: int, task: int) -> None:
+    def __init__(
+        self,
+        method: Objective,
+        groups: Groups,
+        plans: Mapping[str, Group],
+        seed: int,
+        task: int,
+        graphs: bool = False,
+    ) -> None:
         self.method, self.groups = method, groups
+        self.recorder = Recorder(graphs)
         self.notices: list[str] = []  # what a user should know of the steps so far
         self.name: tuple[int, str, int] = (seed, "task", task)
         self.first = {name: Mover(groups[name], plans[name]) for name in groups if plans[name].order == "first"}
@@ -104,9 +114,20 @@ class Placement:
         """A survey at the set's pace, slower where the device has not enough memory: nothing has moved yet."""
         while True:
             try:
-                return survey(self.method, images, query, center, self.paces[name])
+                return self._look(name, images, query, center)
             except torch.OutOfMemoryError as error:
                 self._slow_down(name, len(images), error)
+
+    def _look(self, name: str, images: Tensor, query: Query | None, center: bool) -> Survey:
+        pace = self.paces[name]
+        if query is None:
+            return self.recorder((name, pace), lambda some: survey(self.method, some, None, center, pace), images)  # type: ignore[no-any-return]
+
+        def look(some: Tensor, vectors: Tensor) -> Survey:
+            return survey(self.method, some, replace(query, vectors=vectors), center, pace)
+
+        found: Survey = self.recorder((name, pace, center), look, images, query.vectors)
+        return found
 
     def _slow_down(self, name: str, batch: int, error: torch.OutOfMemoryError) -> None:
         pace = self.paces[name].smaller(batch)
@@ -124,11 +145,21 @@ class Placement:
         """Move groups that the features depend on by one backward pass through the backbone."""
         while True:
             try:
-                found, loss, right = self._gradients(movers, images, labels, step)
+                found, loss, right = self._differentiate(movers, images, labels, step)
                 break
             except torch.OutOfMemoryError as error:
                 self._slow_down("first", len(images), error)
         return self._move(movers, found, loss, right, len(labels), epoch)
+
+    def _differentiate(
+        self, movers: Mapping[str, Mover], images: Tensor, labels: Tensor, step: int
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+        def work(some: Tensor, of: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+            return self._gradients(movers, some, of, step)
+
+        found: tuple[dict[str, Tensor], Tensor, Tensor]
+        found = self.recorder(("first", *movers, self.paces["first"]), work, images, labels)
+        return found
 
     def _gradients(
         self, movers: Mapping[str, Mover], images: Tensor, labels: Tensor, step: int

@@ -79,7 +79,7 @@ class Query:
     def moving(self, chunk: list[tuple[int, float]], images: slice) -> dict[str, Tensor]:
         """The space's tensors at a chunk of points: stacked if there are several, or one for each image."""
         center = self.space.center
-        along = self.vectors[[query for query, _ in chunk]]  # (points, [batch,] size)
+        along = torch.stack([self.vectors[query] for query, _ in chunk])  # (points, [batch,] size)
         if self.per_image:
             along = along[:, images]
             center = center.expand(along.shape[1:])
@@ -88,8 +88,8 @@ class Query:
             return duals(self.space.split(center), self.space.split(along))  # type: ignore[no-any-return]
         if self.per_image or len(chunk) == 1:
             return self.space.split(torch.add(center, along[0], alpha=chunk[0][1]))
-        lengths = torch.tensor([length for _, length in chunk], dtype=center.dtype).to(center.device)
-        return self.space.split(center + lengths[:, None] * along)
+        points = [torch.add(center, line, alpha=length) for line, (_, length) in zip(along, chunk, strict=True)]
+        return self.space.split(torch.stack(points))
 
 
 @dataclass

@@ -13,7 +13,7 @@ from zofc.data.source import ImageSet
 from zofc.data.views import TestView, TrainView
 from zofc.errors import RunError
 from zofc.methods import get_method
-from zofc.model.backbone import load_backbone
+from zofc.model.backbone import PRECISIONS, load_backbone
 from zofc.recipe import Recipe
 
 
@@ -23,7 +23,10 @@ class Continual:
     def __init__(self, recipe: Recipe, device: torch.device) -> None:
         self.recipe = recipe
         self.device = device
-        self.backbone = load_backbone(recipe.backbone, recipe.seed, device)
+        training = recipe.training
+        self.backbone = load_backbone(
+            recipe.backbone, recipe.seed, device, PRECISIONS[training.precision], training.recompute
+        )
         self.method = get_method(recipe.method.name)(self.backbone, recipe)
         self.classes: list[str] = []
         self.train_view, self.test_view = make_views(

@@ -14,6 +14,7 @@ import torch
 
 import zofc
 from zofc.errors import RecipeError, nearest
+from zofc.recipe import Training
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydantic", "pyarrow")
 
@@ -33,17 +34,20 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def set_up(device: torch.device, threads: int | None) -> None:
-    """Threads as asked, full fp32, and kernels that give the same result each time (for the whole process)."""
-    if threads:
-        torch.set_num_threads(threads)
+def set_up(device: torch.device, settings: Training) -> None:
+    """Threads, precision of products and choice of kernels as asked, for the whole process."""
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
     torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.allow_tf32 = False
-    torch.set_float32_matmul_precision("highest")  # a finite difference through TF32 products is noise
+    tf32 = settings.precision == "tf32"  # otherwise off: a finite difference through TF32 products is noise
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         warnings.filterwarnings("ignore", message="Memory Efficient attention defaults to a non-deterministic")
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(settings.deterministic, warn_only=True)
+    deterministic: Any = torch.utils.deterministic
+    deterministic.fill_uninitialized_memory = False  # a write for each allocation, which nothing reads
 
 
 def environment(device: torch.device) -> dict[str, Any]:

@@ -16,7 +16,14 @@ from filelock import FileLock, Timeout
 from zofc.errors import RunError
 from zofc.recipe import Recipe, dump_recipe, load_recipe
 
-EXECUTION = ("device", "threads", "workers", "loggers", "checkpoint_minutes")  # of a recipe's training section
+EXECUTION = (
+    "device",
+    "threads",
+    "workers",
+    "loggers",
+    "checkpoint_minutes",
+    "graphs",
+)  # of a recipe's training section
 BEGINNINGS = ("recipe.yaml", "environment.json", "events.jsonl")  # what a run has before its first checkpoint
 
 

@@ -47,7 +47,8 @@ class TaskTraining:
         self.index, self.tasks = len(model.tasks) - 1, tasks
         method, seed = model.method, model.recipe.seed
         plans = {name: method.plan(name, group) for name, group in model.recipe.optimize.items()}
-        self.placement = Placement(method, method.groups(), plans, seed, self.index)
+        graphs = model.recipe.training.graphs
+        self.placement = Placement(method, method.groups(), plans, seed, self.index, graphs)
         self.epoch = self.step = 0
         self.meter = Meter()
         self.peak_memory = 0
@@ -93,6 +94,7 @@ class TaskTraining:
                 else:
                     report = self.placement.step(images, labels, self.epoch, number)
                 self._check(report, number)
+                self._pass_on_notices()
                 self.model.method.after_step()
                 self.step += 1
                 seconds = time.perf_counter() - clock
@@ -118,6 +120,10 @@ class TaskTraining:
             steps=self.steps_per_epoch,
         )
         self.epoch, self.step, self.meter = self.epoch + 1, 0, Meter()
+
+    def _pass_on_notices(self) -> None:
+        while self.placement.notices:
+            self.events.send("notice", text=self.placement.notices.pop(0))
 
     def _status(self, report: StepReport, done: int) -> StepStatus:
         return StepStatus(

@@ -52,7 +52,7 @@ class Trainer:
 
     def _run(self, asked: StopRequest) -> dict[str, Any]:
         device = pick_device(self.recipe.training.device)
-        set_up(device, self.recipe.training.threads)
+        set_up(device, self.recipe.training)
         found = checkpoint.load_checkpoint(self.folder.path)
         if found and found[0].inherited:
             stream = continue_stream(self.recipe, found[0], self._notice)
