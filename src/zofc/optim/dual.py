@@ -82,7 +82,7 @@ def _generic(func: Any, args: Any, kwargs: Any) -> Any:
     """Any function, differentiated by torch. What it returns that is not a floating-point tensor has no tangents."""
     leaves, spec = tree_flatten((args, kwargs))
     where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Dual)]
-    values = tuple(leaves[i].primal for i in where)
+    values = tuple(leaves[i].primal.contiguous() for i in where)  # torch refuses to differentiate expanded ones
 
     def call(*moved: Tensor) -> Any:
         filled = list(leaves)
