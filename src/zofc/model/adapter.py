@@ -56,9 +56,11 @@ class Adapter(PeftModule):
         w = taken(self.blocks[str(number)], moving, f"blocks.{number}.")
 
         def bottleneck(h: Tensor) -> Tensor:
-            inner = self.activation(linear(h, w["down_weight"], w["down_bias"]))
-            out = linear(dropout(inner, self.drop, noise), w["up_weight"], w["up_bias"])
-            return out * (w["scale"][..., None, None, None].to(out.dtype) if self.scale is None else self.scale)
+            inner = dropout(self.activation(linear(h, w["down_weight"], w["down_bias"])), self.drop, noise)
+            if self.scale is not None:  # on the narrow side, where it costs nothing
+                return linear(inner * self.scale, w["up_weight"], w["up_bias"] * self.scale)
+            out = linear(inner, w["up_weight"], w["up_bias"])
+            return out * w["scale"][..., None, None, None].to(out.dtype)
 
         return bottleneck
 

@@ -222,13 +222,26 @@ def _matmul(a: Any, b: Any) -> Any:
 # -- rules of a network ----------------------------------------------------------------------------------------------
 
 
+NARROW = 64  # inputs up to which a layer's three tangents are one product of joined matrices
+
+
 @rule(F.linear)
 def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    value = primal_of(x)
-    out = F.linear(value, primal_of(weight), primal_of(bias))
+    """d(x Wᵀ + b) = dx Wᵀ + x dWᵀ + db; where the output is the wide side, as one product that writes it once."""
+    value, matrix = primal_of(x), primal_of(weight)
+    out = F.linear(value, matrix, primal_of(bias))
+    if isinstance(x, Dual) and isinstance(weight, Dual) and value.shape[-1] <= NARROW:
+        count = len(x.tangents)
+        rows = value.reshape(1, -1, value.shape[-1]).expand(count, -1, -1)
+        left = [x.tangents.reshape(count, -1, value.shape[-1]), rows]
+        right = [matrix.expand(count, -1, -1), weight.tangents]
+        if isinstance(bias, Dual):
+            left.append(rows.new_ones(()).expand(count, rows.shape[1], 1))
+            right.append(bias.tangents[..., None])
+        return Dual(out, (torch.cat(left, -1) @ torch.cat(right, -1).mT).reshape(count, *out.shape))
     parts = []
     if isinstance(x, Dual):
-        parts.append(F.linear(x.tangents, primal_of(weight)))  # one product for all tangents
+        parts.append(F.linear(x.tangents, matrix))  # one product for all tangents
     if isinstance(weight, Dual):
         rows = value.reshape(1, -1, value.shape[-1]).expand(len(weight.tangents), -1, -1)
         parts.append((rows @ weight.tangents.mT).reshape(-1, *out.shape))

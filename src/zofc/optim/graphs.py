@@ -52,6 +52,11 @@ class Recorder:
         recording.graph.replay()
         return recording.result
 
+    def keeps(self, part: Any) -> bool:
+        """Whether this is (the first part of) what a recording leaves its results in."""
+        kept = (recording.result for recording in self.recordings.values() if recording is not None)
+        return any(isinstance(result, tuple) and result[0] is part for result in kept)
+
 
 def _record(work: Callable[..., Any], inputs: tuple[Tensor, ...]) -> Recording | None:
     own = [value.clone() for value in inputs]

@@ -34,15 +34,16 @@ class Mover:
     def move(self, gradient: Mapping[str, Tensor], epoch: int) -> bool:
         """One step against `gradient`; a tensor without a gradient stays where it is. A gradient that is not finite
         moves nothing and is answered with False."""
-        norms = [torch.linalg.vector_norm(g) for g in gradient.values()]
+        given = list(gradient.values())
+        norms = torch._foreach_norm(given) if given else ()
         norm = float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0  # over the whole set
         if not math.isfinite(norm):
             return False
         clip = self.plan.clip
         scale = clip / norm if clip is not None and norm > clip else 1.0
-        for name, g in gradient.items():
-            scaled = g * scale if scale < 1 else g
-            self.parameters[name].grad = scaled.sign() if self.plan.optimizer == "sign" else scaled
+        scaled = torch._foreach_mul(given, scale) if scale < 1 and given else given
+        for name, g in zip(gradient, scaled, strict=True):
+            self.parameters[name].grad = g.sign() if self.plan.optimizer == "sign" else g
         for settings in self.optimizer.param_groups:
             settings["lr"] = self.learning_rate(epoch)
         self.optimizer.step()

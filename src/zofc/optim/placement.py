@@ -21,10 +21,21 @@ from zofc.optim.directions import Directions, Space
 from zofc.optim.estimators import get_estimator
 from zofc.optim.graphs import Recorder
 from zofc.optim.movers import Mover
-from zofc.optim.survey import Objective, Pace, Query, Survey, coefficients, combine, in_double, micro_batches, survey
+from zofc.optim.survey import (
+    Objective,
+    Pace,
+    Query,
+    Survey,
+    coefficients,
+    combine_flat,
+    in_double,
+    micro_batches,
+    survey,
+)
 from zofc.recipe import Group
 
 Groups = Mapping[str, Mapping[str, Tensor]]
+Slopes = tuple[dict[str, Tensor], Tensor, Tensor]  # gradients by name, loss, hits
 
 
 @dataclass(frozen=True)
@@ -83,23 +94,25 @@ class Placement:
     def step(self, images: Tensor, labels: Tensor, epoch: int, step: int) -> StepReport:
         """One step on one batch; `step` counts within the task and names the directions."""
         first = {name: mover for name, mover in self.first.items() if mover.active(epoch)}
-        zeroth = {name: mover for name, mover in self.zeroth.items() if mover.active(epoch)}
+        zeroth = [name for name, mover in self.zeroth.items() if mover.active(epoch)]
         labels = labels.to(self.method.device)
         reports = []
         waiting = bool(first)
         if any(name in self.method.in_features for name in first):
             reports.append(self._backward(first, images, labels, epoch, step))
             waiting = False
-        for name, mover in zeroth.items():
+        for name in zeroth:
             query = self.query(name, step, len(images))
-            found = self._survey(name, images, query, center=waiting)
-            if waiting:
-                reports.append(self._classify(first, found.center, labels, epoch))
+            found, slopes = self._survey(name, images, labels, query, first if waiting else {})
+            if slopes is not None:
+                reports.append(self._move(first, *slopes, len(labels), epoch))
                 waiting = False
-            reports.append(self._zeroth_order(mover, query, found, labels, epoch, bool(reports)))
+            reports.append(self._zeroth_order(name, query, found, labels, epoch, bool(reports)))
+            del query, found, slopes  # not beside the next set's
         if waiting:
-            found = self._survey("first", images, None, center=True)
-            reports.append(self._classify(first, found.center, labels, epoch))
+            _, slopes = self._survey("first", images, labels, None, first)
+            assert slopes is not None
+            reports.append(self._move(first, *slopes, len(labels), epoch))
         return next((report for report in reports if not math.isfinite(report.loss)), reports[0])
 
     def query(self, name: str, step: int, batch: int) -> Query:
@@ -110,30 +123,33 @@ class Placement:
         deep = any(member in self.method.in_features for member in name.split("+"))
         return Query(space, vectors, get_estimator(plan.estimator), plan.epsilon, deep)
 
-    def _survey(self, name: str, images: Tensor, query: Query | None, center: bool) -> Survey:
-        """A survey at the set's pace, slower where the device has not enough memory: nothing has moved yet."""
+    def _survey(
+        self, name: str, images: Tensor, labels: Tensor, query: Query | None, waiting: Mapping[str, Mover]
+    ) -> tuple[Survey, Slopes | None]:
+        """A survey at the set's pace, slower where the device has not enough memory (nothing has moved yet), and the
+        gradients of the groups that wait for its features, of which only the loss depends on."""
+        vectors = images.new_empty(0) if query is None else query.vectors
+
+        def work(some: Tensor, of: Tensor, along: Tensor) -> tuple[Survey, Slopes | None]:
+            asked = None if query is None else replace(query, vectors=along)
+            part = self.recorder if some.device.type != self.method.device.type else None  # a micro-batch at a time
+            found = survey(self.method, some, asked, bool(waiting), self.paces[name], part)
+            return found, self._slopes(waiting, found.center, of) if waiting else None
+
         while True:
             try:
-                return self._look(name, images, query, center)
+                kind = (name, self.paces[name], *waiting)
+                result: tuple[Survey, Slopes | None] = self.recorder(kind, work, images, labels, vectors)
+                return result
             except torch.OutOfMemoryError as error:
                 self._slow_down(name, len(images), error)
-
-    def _look(self, name: str, images: Tensor, query: Query | None, center: bool) -> Survey:
-        pace = self.paces[name]
-        if query is None:
-            return self.recorder((name, pace), lambda some: survey(self.method, some, None, center, pace), images)  # type: ignore[no-any-return]
-
-        def look(some: Tensor, vectors: Tensor) -> Survey:
-            return survey(self.method, some, replace(query, vectors=vectors), center, pace)
-
-        found: Survey = self.recorder((name, pace, center), look, images, query.vectors)
-        return found
 
     def _slow_down(self, name: str, batch: int, error: torch.OutOfMemoryError) -> None:
         pace = self.paces[name].smaller(batch)
         if pace is None:
             raise error
         self.paces[name] = pace
+        self.recorder.recordings.clear()  # each holds memory of its own
         torch.cuda.empty_cache()
         self.notices.append(
             f"out of memory: from here on {pace.micro_batch or batch} images and {pace.chunk} points at a time ({name})"
@@ -151,19 +167,14 @@ class Placement:
                 self._slow_down("first", len(images), error)
         return self._move(movers, found, loss, right, len(labels), epoch)
 
-    def _differentiate(
-        self, movers: Mapping[str, Mover], images: Tensor, labels: Tensor, step: int
-    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        def work(some: Tensor, of: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    def _differentiate(self, movers: Mapping[str, Mover], images: Tensor, labels: Tensor, step: int) -> Slopes:
+        def work(some: Tensor, of: Tensor) -> Slopes:
             return self._gradients(movers, some, of, step)
 
-        found: tuple[dict[str, Tensor], Tensor, Tensor]
-        found = self.recorder(("first", *movers, self.paces["first"]), work, images, labels)
+        found: Slopes = self.recorder(("first", *movers, self.paces["first"]), work, images, labels)
         return found
 
-    def _gradients(
-        self, movers: Mapping[str, Mover], images: Tensor, labels: Tensor, step: int
-    ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    def _gradients(self, movers: Mapping[str, Mover], images: Tensor, labels: Tensor, step: int) -> Slopes:
         """Gradients, loss and hits of a batch, in micro-batches if so planned."""
         leaves = _leaves(movers)
         total: dict[str, Tensor] = {}
@@ -186,8 +197,8 @@ class Placement:
         self.method.noise = None
         return total, torch.stack(losses).sum(), torch.stack(hits).sum()
 
-    def _classify(self, movers: Mapping[str, Mover], features: Any, labels: Tensor, epoch: int) -> StepReport:
-        """Move groups that only the loss depends on, from features that are there already."""
+    def _slopes(self, movers: Mapping[str, Mover], features: Any, labels: Tensor) -> Slopes:
+        """Gradients, loss and hits of groups that only the loss depends on, from features that are there already."""
         leaves = _leaves(movers)
         labels = labels.to(_device(features))
         with torch.enable_grad():
@@ -196,7 +207,7 @@ class Placement:
         found = {name: g for name, g in zip(leaves, gradients, strict=True) if g is not None}
         with torch.no_grad():
             right = self.method.hits(leaves, features, labels)
-        return self._move(movers, found, loss.detach(), right, len(labels), epoch)
+        return found, loss.detach(), right
 
     def _move(
         self,
@@ -213,19 +224,30 @@ class Placement:
             value = value if all(moved) else math.nan
         return StepReport(value, hits / images)
 
-    @torch.no_grad()
     def _zeroth_order(
-        self, mover: Mover, query: Query, found: Survey, labels: Tensor, epoch: int, reported: bool
+        self, name: str, query: Query, found: Survey, labels: Tensor, epoch: int, reported: bool
     ) -> StepReport:
-        along, losses = coefficients(self.method, labels, query, found)
-        accuracy = math.nan
-        if not reported:  # training accuracy, read off a point that is at hand (ε away at most)
-            near = found.center
-            if near is None:
-                near = tree_map_only(Tensor, lambda t: t[0], found.around[0])
-            accuracy = float(self.method.hits({}, near, labels.to(_device(near)))) / len(labels)
-        moved = mover.move(combine(query, along), epoch)
-        return StepReport(float(losses.mean()) if moved else math.nan, accuracy)
+        def work(of: Tensor, along: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+            asked = replace(query, vectors=along)
+            weights, losses = coefficients(self.method, of, asked, found)
+            return combine_flat(asked, weights), losses.mean(), None if reported else self._near_hits(found, of)
+
+        kept = self.recorder.keeps(found)  # else the features will be elsewhere the next time
+        kind = ("coefficients", name, found.pace, reported)
+        gradient, loss, right = (
+            self.recorder(kind, work, labels, query.vectors) if kept else work(labels, query.vectors)
+        )
+        accuracy = math.nan if right is None else float(right) / len(labels)
+        moved = self.zeroth[name].move(query.space.split(gradient), epoch)
+        return StepReport(float(loss) if moved else math.nan, accuracy)
+
+    @torch.no_grad()
+    def _near_hits(self, found: Survey, labels: Tensor) -> Tensor:
+        """Hits at the center, or read off a point that is at hand, ε away."""
+        near = found.center
+        if near is None:
+            near = tree_map_only(Tensor, lambda t: t[0], found.around[0])
+        return self.method.hits({}, near, labels.to(_device(near)))
 
     def state(self) -> dict[str, dict[str, Any]]:
         return {name: mover.state() for name, mover in self.movers.items()}

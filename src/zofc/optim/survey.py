@@ -8,12 +8,12 @@ the classifier has moved, at the very features that moved it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 from zofc.optim.directions import Space
 from zofc.optim.dual import duals, primals, tangents
@@ -76,12 +76,11 @@ class Query:
         offsets = self.offsets
         return [offsets[i : i + size] for i in range(0, len(offsets), size)]
 
-    def moving(self, chunk: list[tuple[int, float]], images: slice) -> dict[str, Tensor]:
+    def moving(self, chunk: list[tuple[int, float]]) -> dict[str, Tensor]:
         """The space's tensors at a chunk of points: stacked if there are several, or one for each image."""
         center = self.space.center
         along = torch.stack([self.vectors[query] for query, _ in chunk])  # (points, [batch,] size)
         if self.per_image:
-            along = along[:, images]
             center = center.expand(along.shape[1:])
         along = along.to(center.dtype)
         if self.estimator.exact:
@@ -107,11 +106,31 @@ def images_apart(tree: Any) -> Any:
 
 
 @torch.no_grad()
-def survey(method: Objective, images: Tensor, query: Query | None, center: bool, pace: Pace) -> Survey:
-    """Evaluate the features at the points of a query, and at the center if asked; nothing is changed by it."""
+def survey(
+    method: Objective,
+    images: Tensor,
+    query: Query | None,
+    center: bool,
+    pace: Pace,
+    record: Callable[..., Survey] | None = None,
+) -> Survey:
+    """Evaluate the features at the points of a query, and at the center if asked; nothing is changed by it. What `record`
+    returns for a micro-batch it may overwrite with the next."""
     parts: list[Survey] = []
     for where, some in micro_batches(images, pace.micro_batch, method.device):
-        parts.append(_survey_part(method, method.prepare(some), query, center, pace, where))
+        asked = query
+        if query is not None and query.per_image:
+            asked = replace(query, vectors=query.vectors[:, where])
+        if record is None:
+            parts.append(_survey_part(method, some, asked, center, pace))
+            continue
+
+        def work(some: Tensor, along: Tensor, asked: Query | None = asked) -> Survey:
+            own = None if asked is None else replace(asked, vectors=along)
+            return _survey_part(method, some, own, center, pace)
+
+        found = record(("part", pace, center), work, some, some.new_empty(0) if asked is None else asked.vectors)
+        parts.append(Survey(pace, *tree_map_only(Tensor, torch.clone, (found.center, found.around))))
     if len(parts) == 1:
         return parts[0]
     around = [_joined([part.around[i] for part in parts], axis=1) for i in range(len(parts[0].around))]
@@ -127,10 +146,8 @@ def micro_batches(images: Tensor, size: int | None, device: torch.device) -> Ite
         yield where, images[where].to(device, non_blocking=True)
 
 
-def _survey_part(
-    method: Objective, prepared: Any, query: Query | None, center: bool, pace: Pace, where: slice
-) -> Survey:
-    found = Survey(pace)
+def _survey_part(method: Objective, images: Tensor, query: Query | None, center: bool, pace: Pace) -> Survey:
+    found, prepared = Survey(pace), method.prepare(images)
     exact = query is not None and query.deep and query.estimator.exact
     needs_center = center or (query is not None and (query.estimator.reads_center or not query.deep))
     if needs_center and not exact:
@@ -139,7 +156,7 @@ def _survey_part(
         return found
     apart = images_apart(prepared) if query.per_image else prepared
     for chunk in query.chunks(pace.chunk):
-        features = method.features(query.moving(chunk, where), apart)
+        features = method.features(query.moving(chunk), apart)
         if exact:
             values, along = primals(features), tangents(features, len(chunk))
             if query.per_image:  # (batch, 1, ...) back to (batch, ...)
@@ -159,36 +176,67 @@ def _joined(trees: list[Any], axis: int) -> Any:
     return tree_map(lambda *leaves: torch.cat(leaves, dim=axis), *trees)
 
 
-@torch.no_grad()
 def coefficients(method: Objective, labels: Tensor, query: Query, found: Survey) -> tuple[Tensor, Tensor]:
     """The coefficients (queries, [batch]) at the classifier as it is now, and the losses seen, in float64."""
     loss = _loss(method, labels, query.per_image)
-    everything, chunks = slice(0, len(labels)), query.chunks(found.pace.chunk)
     if query.estimator.exact:
-        values = []
-        for i, chunk in enumerate(chunks):
-            along = found.around[i] if query.deep else tangents(found.center, len(chunk))
-            features = duals(found.center, along)
-            value = loss(query.moving(chunk, everything), images_apart(features) if query.per_image else features)
-            values.append((primals(value), tangents(value, len(chunk))))
-        return torch.cat([along for _, along in values]), values[0][0].reshape(-1)
-    base = None
-    if found.center is not None:
-        base = loss({}, images_apart(found.center) if query.per_image else found.center)
-    around = []
-    for i, chunk in enumerate(chunks):
-        features = found.around[i] if query.deep else found.center
-        if query.per_image:
-            features = tree_map_only(Tensor, lambda t: t.transpose(0, 1), features) if query.deep else features
-            around.append(loss(query.moving(chunk, everything), features)[None])
-            continue
-        if len(chunk) == 1 and query.deep:
-            features = tree_map_only(Tensor, lambda t: t[0], features)
-        around.append(loss(query.moving(chunk, everything), features).reshape(-1))
-    losses = torch.cat(around)  # (points, [batch])
+        return _contract(loss, query, found)
+    with torch.no_grad():
+        base = (
+            loss({}, images_apart(found.center) if query.per_image else found.center) if query.estimator.base else None
+        )
+        losses = torch.cat([
+            _losses(loss, query, chunk, found.around[i] if query.deep else None, found.center)
+            for i, chunk in enumerate(query.chunks(found.pace.chunk))
+        ])  # (points, [batch])  # fmt: skip
     shaped = losses.reshape(len(query.vectors), -1, *losses.shape[1:])
-    used = base if query.estimator.base else None
-    return query.estimator.coefficients(used, shaped, query.epsilon), losses.reshape(-1)
+    return query.estimator.coefficients(base, shaped, query.epsilon), losses.reshape(-1)
+
+
+def _losses(
+    loss: Callable[[Moving, Any], Tensor],
+    query: Query,
+    chunk: list[tuple[int, float]],
+    around: Any | None,
+    center: Any,
+) -> Tensor:
+    """Losses (points, [batch]) of a chunk, from its features or, if they do not depend on the point, the center's."""
+    moving = query.moving(chunk)
+    if query.per_image:
+        apart = images_apart(center) if around is None else tree_map_only(Tensor, lambda t: t.transpose(0, 1), around)
+        return loss(moving, apart)[None]
+    if around is None:
+        return loss(moving, center).reshape(-1)
+    return loss(moving, tree_map_only(Tensor, lambda t: t[0], around) if len(chunk) == 1 else around).reshape(-1)
+
+
+def _contract(loss: Callable[[Moving, Any], Tensor], query: Query, found: Survey) -> tuple[Tensor, Tensor]:
+    """Forward gradients: the tangents of the features, and the directions themselves where the loss reads the moving
+    parameters, contracted with the loss's gradient, which is that of the small function behind the features."""
+    point = query.space.center
+    if query.per_image:
+        point = point.expand(query.vectors.shape[1:]).clone()
+    leaves, spec = tree_flatten(found.center)
+    leaves = [leaf.detach().requires_grad_() if _real(leaf) else leaf for leaf in leaves]
+    with torch.enable_grad():
+        features = tree_unflatten(leaves, spec)
+        moving = query.space.split(point.requires_grad_())
+        values = loss(moving, images_apart(features) if query.per_image else features)  # () or (batch,)
+        wanted = [point, *(leaf for leaf in leaves if _real(leaf))]
+        own, *slopes = torch.autograd.grad(values.sum(), wanted, allow_unused=True)
+    total = values.new_zeros(query.vectors.shape[:-1])
+    if own is not None:
+        total = total + (query.vectors.to(own.dtype) * own).sum(-1)
+    if query.deep:
+        for number, slope in enumerate(slopes):
+            if slope is not None:
+                along = torch.cat([[t for t in tree_leaves(part) if _real(t)][number] for part in found.around])
+                total = total + (along * slope).flatten(total.dim()).sum(-1)
+    return total.detach(), values.detach().reshape(-1)
+
+
+def _real(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.is_floating_point()
 
 
 def _loss(method: Objective, labels: Tensor, per_image: bool) -> Callable[[Moving, Any], Tensor]:
@@ -197,12 +245,17 @@ def _loss(method: Objective, labels: Tensor, per_image: bool) -> Callable[[Movin
     return lambda moving, features: method.loss(moving, features, given)
 
 
-def combine(query: Query, found: Tensor) -> dict[str, Tensor]:
-    """ĝ = (1/Q) Σ_q c_q Δ_q; with a direction for each image also the mean over images."""
+def combine_flat(query: Query, found: Tensor) -> Tensor:
+    """ĝ = (1/Q) Σ_q c_q Δ_q as one vector; with a direction for each image also the mean over images."""
     vectors = query.vectors.flatten(0, -2)
     weights = found.reshape(-1).to(vectors.device) / found.numel()
     dtype = next(iter(query.space.tensors.values())).dtype
-    return query.space.split(weights.to(dtype) @ vectors.to(dtype))
+    return weights.to(dtype) @ vectors.to(dtype)
+
+
+def combine(query: Query, found: Tensor) -> dict[str, Tensor]:
+    """ĝ by the names of the tensors that it is about."""
+    return query.space.split(combine_flat(query, found))
 
 
 def in_double(features: Any) -> Any:

@@ -1,0 +1,312 @@
+"""One training step of ZO-FC and of first order, in every way we have, beside the published one; all in one process.
+
+    python benchmarks/step.py --out results/step.json                      # ViT-B/16, batch 48, Q = 4
+    python benchmarks/step.py --device cpu --batch 8 --rows published spsa one_sided forward
+
+Prints, for each way: milliseconds of a step (median), the peak of allocated memory, how many times faster it is than
+the published step, its time over that of first order in the same precision, the correlation of its coefficients with
+those of a float64 reference, and its executed matrix operations in forwards of the model (F). The weights are random:
+neither time nor memory depends on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from published import Published
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from zofc.methods import get_method
+from zofc.methods.base import Method
+from zofc.model.backbone import PRECISIONS, Backbone, load_backbone
+from zofc.optim import kernels
+from zofc.optim.placement import Placement
+from zofc.optim.survey import coefficients, survey
+from zofc.recipe import Backbone as BackboneRecipe
+from zofc.recipe import Group, Peft, Recipe, Training
+from zofc.training.device import environment, set_up
+from zofc.training.memory import measure
+
+SEED = 1993
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to make a step."""
+
+    what: str
+    estimator: str | None = None  # None: first order
+    precision: str = "fp32"
+    blocks: str = "first 5"
+    chunk: int = 99
+    micro_batch: int | None = None
+    per: str = "batch"
+    graphs: bool = True
+    fused: bool = True
+    recompute: bool = False
+    stream: bool = False  # images stay on the host, a micro-batch at a time is on the device
+
+
+WAYS: dict[str, Way] = {
+    "spsa-sequential": Way("two-point, one by one, fp32", "spsa", chunk=1),
+    "spsa": Way("two-point, stacked, fp32", "spsa"),
+    "one_sided": Way("one-sided, stacked, fp32", "one_sided"),
+    "forward-fp32": Way("forward gradient, fp32", "forward_gradient"),
+    "first-fp32": Way("first order, ours, fp32"),
+    "spsa-bf16": Way("two-point, stacked, bf16", "spsa", "bf16"),
+    "forward-plain": Way("forward gradient, bf16, no fused kernels", "forward_gradient", "bf16", fused=False),
+    "forward-eager": Way("forward gradient, bf16, no graph", "forward_gradient", "bf16", graphs=False),
+    "forward": Way("forward gradient, bf16", "forward_gradient", "bf16"),
+    "first-eager": Way("first order, ours, bf16, no graph", precision="bf16", graphs=False),
+    "first": Way("first order, ours, bf16", precision="bf16"),
+    "late-3": Way("forward gradient, bf16, last 3 blocks", "forward_gradient", "bf16", "last 3"),
+    "late-2": Way("forward gradient, bf16, last 2 blocks", "forward_gradient", "bf16", "last 2"),
+    "late-3-spsa": Way("two-point, fp32, last 3 blocks", "spsa", blocks="last 3"),
+    "per-image": Way("one-sided, fp32, a direction per image, Q = 1", "one_sided", per="image"),
+    "least-fp32": Way("two-point, fp32, least memory", "spsa", chunk=1, micro_batch=1, graphs=False, stream=True),
+    "least-bf16": Way(
+        "forward gradient, bf16, least memory", "forward_gradient", "bf16", chunk=1, micro_batch=1, graphs=False,
+        stream=True,
+    ),
+    "small-bf16": Way(
+        "forward gradient, bf16, small", "forward_gradient", "bf16", chunk=4, micro_batch=6, stream=True
+    ),
+    "first-least": Way(
+        "first order, fp32, least memory", micro_batch=1, graphs=False, recompute=True, stream=True
+    ),
+    "first-least-bf16": Way(
+        "first order, bf16, least memory", precision="bf16", micro_batch=1, graphs=False, recompute=True, stream=True
+    ),
+}  # fmt: skip
+
+
+@dataclass
+class Row:
+    name: str
+    what: str
+    milliseconds: float
+    peak_bytes: int
+    spread: float  # of the middle half of the repeats, milliseconds
+    correlation: float | None = None
+    forwards: float | None = None  # matrix operations over those of one plain forward of the batch
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class Bench:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.device = torch.device(options.device)
+        set_up(self.device, Training(deterministic=False))
+        g = torch.Generator().manual_seed(0)
+        size = self.backbone("fp32").image_size
+        self.images = torch.randn(options.batch, 3, size, size, generator=g)
+        self.labels = torch.randint(0, options.classes, (options.batch,), generator=g)
+        self.reference: dict[tuple[str, str, int], Tensor] = {}
+
+    def backbone(self, precision: str, recompute: bool = False) -> Backbone:
+        recipe = BackboneRecipe(name=self.options.backbone, pretrained=False)
+        return load_backbone(recipe, SEED, self.device, PRECISIONS[precision], recompute)
+
+    def method(self, way: Way, backbone: Backbone) -> Method:
+        recipe = Recipe(seed=SEED, peft=Peft(blocks=way.blocks, rank=5, scale=0.1))
+        made = get_method("adapter")(backbone, recipe)
+        made.extend(range(self.options.classes))
+        g = torch.Generator().manual_seed(1)
+        for value in made.parameters():  # away from zero, where half of the adapter has no gradient
+            value.add_(0.02 * torch.randn(value.shape, generator=g).to(value.device))
+        return made
+
+    def plans(self, way: Way) -> dict[str, Group]:
+        head = Group(order="first", lr=0.01, epochs=1, micro_batch=way.micro_batch)
+        if way.estimator is None:
+            return {"peft": Group(order="first", lr=0.01, epochs=1, micro_batch=way.micro_batch), "head": head}
+        queries = 1 if way.per == "image" else self.options.queries
+        peft = Group(
+            order="zeroth", estimator=way.estimator, queries=queries, clip=1.0, lr=0.01, epochs=1, per=way.per,
+            chunk=min(way.chunk, 2 * queries), micro_batch=way.micro_batch,
+        )  # fmt: skip
+        return {"peft": peft, "head": head}
+
+    def time(self, step: Callable[[int], Any]) -> tuple[float, float, int]:
+        """Median milliseconds, their spread, and peak bytes of a step; the first ones are not counted."""
+        for number in range(self.options.warm_up):
+            step(number)
+        self.wait()
+        peak = 0
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        times = []
+        for number in range(self.options.repeats):
+            clock = time.perf_counter()
+            step(self.options.warm_up + number)
+            self.wait()
+            times.append(1000 * (time.perf_counter() - clock))
+        if self.device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated()
+        low, _, high = statistics.quantiles(times, n=4) if len(times) > 1 else (times[0],) * 3
+        return statistics.median(times), high - low, peak
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def on_device(self) -> tuple[Tensor, Tensor]:
+        return self.images.to(self.device), self.labels.to(self.device)
+
+    def published(self) -> list[Row]:
+        images, labels = self.on_device()
+        rows = []
+        for name, what, fused, autocast in (
+            ("published", "ZO-FC as published", False, False),
+            ("published-first", "first order as published", False, False),
+            ("autocast-first", "first order, bf16 autocast", True, True),
+        ):
+            if name not in self.options.rows:
+                continue
+            made = Published(self.backbone("fp32").vit, 5, 5, self.options.classes, fused, autocast)
+            if name == "published":
+                found = self.time(lambda _, m=made: m.zeroth_order(images, labels, self.options.queries))  # type: ignore[misc]
+            else:
+                found = self.time(lambda _, m=made: m.first_order(images, labels))  # type: ignore[misc]
+            rows.append(Row(name, what, found[0], found[2], found[1]))
+            del made
+            self.tidy()
+            show(rows[-1])
+        return rows
+
+    def way(self, name: str) -> Row:
+        way = WAYS[name]
+        self.tidy()
+        method = self.method(way, self.backbone(way.precision, way.recompute))
+        place = Placement(method, method.groups(), self.plans(way), SEED, 0, way.graphs)
+        images, labels = (self.images, self.labels) if way.stream else self.on_device()
+        if way.stream and self.device.type == "cuda":
+            images, labels = images.pin_memory(), labels.pin_memory()
+        fused = kernels._fused
+        kernels._fused = fused if way.fused else lambda *tensors: False  # type: ignore[assignment]
+        try:
+            middle, spread, peak = self.time(lambda number: place.step(images, labels, 0, number))
+            if self.device.type != "cuda":
+                with measure(self.device, [*method.backbone.vit.parameters(), *method.parameters()]) as seen:
+                    place.step(images, labels, 0, 0)
+                peak = seen.bytes
+            row = Row(name, way.what, middle, peak, spread, details=asdict(way))
+            if way.estimator is not None and not self.options.no_reference:
+                row.correlation = self.correlation(way, place, method)
+            if not self.options.no_flops:
+                row.forwards = self.forwards(way, place)
+        finally:
+            kernels._fused = fused
+        show(row)
+        return row
+
+    def correlation(self, way: Way, place: Placement, method: Method) -> float:
+        """Of the coefficients along many directions with the derivatives in float64, at the same values."""
+        found, exact = [], []
+        images, labels = self.images[: self.options.reference_batch], self.labels[: self.options.reference_batch]
+        images, labels = images.to(self.device), labels.to(self.device)
+        queries = []
+        for number in range(self.options.reference_steps):
+            query = place.query("peft", number, len(images))
+            queries.append(query)
+            with torch.no_grad():
+                seen = survey(method, images, query, False, place.paces["peft"])
+                found.append(coefficients(method, labels, query, seen)[0].flatten().cpu())
+        double = load_backbone(BackboneRecipe(name=self.options.backbone, pretrained=False), SEED, self.device)
+        double.vit.to(PRECISIONS[way.precision]).double()  # the same weights, rounded as they are resident
+        reference = self.method(way, double).double()
+        reference.load_state_dict(method.state_dict())
+        exactly = Way("", "forward_gradient", blocks=way.blocks, per=way.per, chunk=1)
+        precise = Placement(reference, reference.groups(), self.plans(exactly), SEED, 0)
+        for number in range(self.options.reference_steps):
+            query = precise.query("peft", number, len(images))
+            with torch.no_grad():
+                seen = survey(reference, images.double(), query, False, precise.paces["peft"])
+                exact.append(coefficients(reference, labels, query, seen)[0].flatten().cpu())
+        pair = torch.stack([torch.cat(found), torch.cat(exact)])
+        return float(torch.corrcoef(pair)[0, 1])
+
+    def forwards(self, way: Way, place: Placement) -> float:
+        """Matrix operations of a step, counted as torch executes them, in plain forwards of the batch."""
+        kernels._fused = lambda *tensors: False  # type: ignore[assignment]  # the counter does not see into kernels
+        place.recorder.enabled = False
+        images, labels = self.on_device()
+        with FlopCounterMode(display=False) as step:
+            place.step(images, labels, 0, 0)
+        with torch.no_grad(), FlopCounterMode(display=False) as plain:
+            backbone = place.method.backbone  # type: ignore[attr-defined]
+            backbone.vit(images.to(backbone.dtype))
+        return float(step.get_total_flops() / plain.get_total_flops())
+
+    def tidy(self) -> None:
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def show(row: Row) -> None:
+    seen = "" if row.correlation is None else f"  corr {row.correlation:.4f}"
+    forwards = "" if row.forwards is None else f"  {row.forwards:.2f} F"
+    memory = f"{row.peak_bytes / 2**30:.3f} GiB"
+    print(f"{row.name:18s} {row.milliseconds:9.2f} ms ± {row.spread:.2f}  {memory}{seen}{forwards}", flush=True)
+
+
+def table(rows: list[Row]) -> str:
+    by = {row.name: row for row in rows}
+    base = by.get("published")
+    lines = [
+        "| step | ms | GiB | published ÷ this | this ÷ first order | correlation | F |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        bf16 = "bf16" in row.what
+        first = by.get(("first" if bf16 else "first-fp32") if row.name in WAYS else "published-first")
+        faster = f"{base.milliseconds / row.milliseconds:.1f}" if base else "–"
+        ratio = f"{row.milliseconds / first.milliseconds:.2f}" if first else "–"
+        seen = "–" if row.correlation is None else f"{row.correlation:.4f}"
+        forwards = "–" if row.forwards is None else f"{row.forwards:.2f}"
+        memory = f"{row.peak_bytes / 2**30:.3f}"
+        lines.append(f"| {row.what} | {row.milliseconds:.1f} | {memory} | {faster} | {ratio} | {seen} | {forwards} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    baselines = ["published", "published-first", "autocast-first"]
+    parser.add_argument("--backbone", default="vit_base_patch16_224")
+    parser.add_argument("--batch", type=int, default=48)
+    parser.add_argument("--queries", type=int, default=4)
+    parser.add_argument("--classes", type=int, default=100)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--rows", nargs="+", default=[*baselines, *WAYS], choices=[*baselines, *WAYS], metavar="NAME")
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--warm-up", type=int, default=4)
+    parser.add_argument("--reference-steps", type=int, default=8, help="of Q directions each, for the correlation")
+    parser.add_argument("--reference-batch", type=int, default=16)
+    parser.add_argument("--no-reference", action="store_true")
+    parser.add_argument("--no-flops", action="store_true")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    bench = Bench(options)
+    rows = bench.published()
+    rows += [bench.way(name) for name in options.rows if name in WAYS]
+    print(table(rows))
+    if options.out:
+        settings = {key: value for key, value in vars(options).items() if key not in ("out", "rows")}
+        whole = {"settings": settings, "environment": environment(bench.device), "rows": [asdict(row) for row in rows]}
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(whole, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
