@@ -1,8 +1,11 @@
-"""Loading: batch k is the same whatever was skipped, with any number of workers, whichever way it came."""
+"""Loading: batch k is the same whatever was skipped, with any number of workers, whichever way it came, and whether
+it was made ahead, on the device or left on the host."""
 
 from __future__ import annotations
 
 import io
+import multiprocessing
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +16,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from zofc.data import ArrayImages, EncodedImages, ImageSet, Loader, TestView, TrainView
-from zofc.data.loading import Route
+from zofc.data.loading import Batch, Route, make_ahead
 from zofc.errors import DataError
+from zofc.recipe import Recipe
+from zofc.training.continual import Continual
 
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 HALF = (0.5, 0.5, 0.5)
 EPOCH = (1993, "task", 2, "epoch", 5)
 
@@ -35,14 +41,24 @@ def as_files(images: ImageSet) -> ImageSet:
     return ImageSet(EncodedImages(items, [f"image {i}" for i in range(len(items))]), images.labels)
 
 
-def loader(images: ImageSet, path: Route = "auto", workers: int = 0, size: int = 8) -> Loader:
+def loader(
+    images: ImageSet,
+    path: Route = "auto",
+    workers: int = 0,
+    size: int = 8,
+    device: str = "cpu",
+    stream: bool = False,
+    ahead: bool | None = None,
+) -> Loader:
     return Loader(
         images,
         train_view=TrainView(size, mean=HALF, std=HALF),
         test_view=TestView(size, size + 1, mean=HALF, std=HALF),
-        device="cpu",
+        device=device,
         path=path,
         workers=workers,
+        stream=stream,
+        ahead=ahead,
     )
 
 
@@ -175,3 +191,161 @@ def test_pixels_that_may_not_be_written_are_served_too() -> None:
     assert images.images.array is not None
     images.images.array.flags.writeable = False
     assert len(list(loader(images).test_batches(23))) == 1
+
+
+# --- made ahead ---
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 8), st.integers(1, 25), st.sampled_from(["device", "workers"]), st.booleans())
+def test_batches_made_ahead_are_the_same_bits_from_any_start(
+    start: int, batch_size: int, path: Route, augment: bool
+) -> None:
+    plain, ahead = (loader(in_memory(), path, ahead=ahead) for ahead in (False, True))
+    whole = list(plain.train_batches(batch_size, EPOCH, augment=augment))
+    same(list(ahead.train_batches(batch_size, EPOCH, augment=augment)), whole)
+    same(list(ahead.train_batches(batch_size, EPOCH, start=start, augment=augment)), whole[start:])
+    same(list(ahead.test_batches(batch_size)), list(plain.test_batches(batch_size)))
+
+
+def test_on_the_cpu_nothing_is_made_ahead_unless_asked_for() -> None:
+    assert not loader(in_memory()).ahead
+
+
+def numbered(count: int, log: list[str], fault: Exception | None = None) -> Generator[Batch]:
+    """Batches 0, 1, … that say when they are made; after them an error, if one is given."""
+    try:
+        for number in range(count):
+            log.append(f"make {number}")
+            yield torch.tensor([number]), torch.tensor([number])
+        if fault is not None:
+            log.append("fail")
+            raise fault
+    finally:
+        log.append("close")
+
+
+def test_one_batch_is_made_before_the_one_before_it_is_used_and_no_more_than_one() -> None:
+    log: list[str] = []
+    for images, _ in make_ahead(numbered(3, log), torch.device("cpu")):
+        log.append(f"use {int(images)}")
+    assert log == ["make 0", "make 1", "use 0", "make 2", "use 1", "close", "use 2"]
+
+
+def test_an_error_ahead_is_raised_when_its_batch_is_asked_for() -> None:
+    log: list[str] = []
+    batches = make_ahead(numbered(2, log, DataError("broken")), torch.device("cpu"))
+    assert [int(next(batches)[0]), int(next(batches)[0])] == [0, 1]
+    assert log == ["make 0", "make 1", "fail", "close"]
+    with pytest.raises(DataError, match="broken"):
+        next(batches)
+    assert list(batches) == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_comes_before_a_broken_file_is_served_though_it_was_met_ahead(tmp_path: Path, workers: int) -> None:
+    files = [tmp_path / f"{i}.png" for i in range(6)]
+    for i, file in enumerate(files):
+        Image.new("RGB", (9, 9), (i, 0, 0)).save(file)
+    images = ImageSet(EncodedImages(files, [str(f) for f in files]), np.arange(6))
+    serve = loader(images, workers=workers, ahead=True)
+    *_, (_, last) = serve.train_batches(2, EPOCH)
+    files[int(last[0])].unlink()
+    batches = serve.train_batches(2, EPOCH)
+    assert len(next(batches)[1]) == len(next(batches)[1]) == 2
+    with pytest.raises(DataError, match="cannot read image"):
+        next(batches)
+
+
+def test_an_epoch_that_is_left_early_leaves_nothing_behind() -> None:
+    log: list[str] = []
+    batches = make_ahead(numbered(9, log), torch.device("cpu"))
+    next(batches)
+    del batches
+    assert log == ["make 0", "make 1", "close"]
+    before = set(multiprocessing.active_children())
+    at_work = loader(as_files(in_memory()), workers=2, ahead=True).train_batches(2, EPOCH)
+    next(at_work)
+    assert len(set(multiprocessing.active_children()) - before) == 2
+    del at_work
+    assert set(multiprocessing.active_children()) == before
+
+
+def test_the_matrices_of_the_test_view_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, make = [], TestView.resamplings
+
+    def count(self: TestView, height: int, width: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        made.append((height, width))
+        return make(self, height, width, device)
+
+    monkeypatch.setattr(TestView, "resamplings", count)
+    serve = loader(in_memory(23, 12, 16))
+    same(list(serve.test_batches(5)), list(serve.test_batches(5)))
+    assert made == [(12, 16)]
+
+
+# --- left on the host ---
+
+
+@pytest.mark.parametrize("path", ["auto", "device", "workers"])
+def test_on_the_cpu_a_stream_is_the_same_batches(path: Route) -> None:
+    plain, streamed = (loader(in_memory(), path, stream=stream) for stream in (False, True))
+    assert streamed.path == plain.path
+    same(list(streamed.train_batches(4, EPOCH, start=2)), list(plain.train_batches(4, EPOCH, start=2)))
+    same(list(streamed.test_batches(5)), list(plain.test_batches(5)))
+
+
+def test_a_limit_on_memory_leaves_the_images_on_the_host(tiny_recipe: Callable[..., Recipe]) -> None:
+    for override, stream in (("training.memory=1GB", True), ("seed=1", False)):
+        recipe = tiny_recipe("zofc/base", override)
+        assert Continual(recipe, torch.device("cpu")).loader(in_memory()).stream is stream
+
+
+# --- on CUDA ---
+
+
+@needs_cuda
+@pytest.mark.parametrize("path", ["device", "workers"])
+@pytest.mark.parametrize("augment", [False, True])
+def test_a_busy_device_gets_the_same_bits_ahead(path: Route, augment: bool) -> None:
+    """The user of a batch is far behind the maker of the next ones, which must not take its memory."""
+    images = in_memory(400, 32, 32)
+    plain, ahead = (loader(images, path, 0, 64, "cuda", ahead=ahead) for ahead in (False, None))
+    assert ahead.ahead
+    expected = [(i.cpu(), y.cpu()) for i, y in plain.train_batches(16, EPOCH, augment=augment)]
+    for start in (0, 3):
+        got = []
+        for inputs, labels in ahead.train_batches(16, EPOCH, start=start, augment=augment):
+            torch.cuda._sleep(5_000_000)  # a few milliseconds of a step
+            got.append((inputs + 0, labels + 0))
+            del inputs, labels
+        same([(i.cpu(), y.cpu()) for i, y in got], expected[start:])
+    tested = [(i.cpu(), y.cpu()) for i, y in ahead.test_batches(16)]
+    same(tested, [(i.cpu(), y.cpu()) for i, y in plain.test_batches(16)])
+
+
+@needs_cuda
+def test_batches_cut_on_the_device_are_made_without_waiting_for_it() -> None:
+    serve = loader(in_memory(100, 32, 32), "device", device="cuda")
+    for batches in (serve.train_batches(16, EPOCH), serve.test_batches(16)):
+        next(batches)  # images go to the device once
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            assert len(list(batches)) == 6
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@needs_cuda
+@pytest.mark.parametrize("path", ["auto", "device", "workers"])
+def test_streamed_training_batches_wait_in_pinned_memory_and_take_none_of_the_device(path: Route) -> None:
+    serve = loader(in_memory(64, 32, 32), path, 0, 64, "cuda", stream=True)
+    before = torch.cuda.memory_allocated()
+    for images, labels in serve.train_batches(16, EPOCH):
+        assert (images.device.type, labels.device.type) == ("cpu", "cpu")
+        assert images.is_pinned()
+        assert images.dtype == torch.float32
+    assert torch.cuda.memory_allocated() <= before
+    assert serve.path == ("device" if path == "device" else "workers")
+    for images, labels in serve.test_batches(16):  # whoever takes these does not move them
+        assert (images.device.type, labels.device.type) == ("cuda", "cuda")

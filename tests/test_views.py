@@ -109,6 +109,12 @@ def test_the_test_view_gives_torchvision_s_numbers(interpolation: Filter, shape:
     assert torch.equal(ours, theirs)
 
 
+def test_statistics_may_be_tensors_that_are_made_once() -> None:
+    pixels = torch.from_numpy(photographs(2, 9, 7)).permute(0, 3, 1, 2)
+    mean, std = (0.5, 0.4, 0.3), (0.5, 0.6, 0.7)
+    assert torch.equal(normalise(pixels, torch.tensor(mean), torch.tensor(std)), normalise(pixels, mean, std))
+
+
 # --- a batch at a time ---
 
 

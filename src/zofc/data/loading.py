@@ -1,15 +1,17 @@
 """Batches for training and testing, of images kept on the device or decoded one by one by worker processes.
 
 Batch k of an epoch is a pure function of the epoch's name and k: order and crops are drawn here, whichever
-way the pixels come, so a resumed run skips the batches it has seen at no cost.
+way the pixels come, so a resumed run skips the batches it has seen at no cost. On CUDA a batch is made while
+the step before it runs: its few kernels are queued on a stream of their own before that step's batch is handed over.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal
 
 import numpy as np
@@ -21,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 from zofc import seeds
 from zofc.data.decoding import IN_MEMORY, image_sizes
 from zofc.data.source import ArrayImages, Images, ImageSet
-from zofc.data.views import Crops, TestView, TrainView, normalise
+from zofc.data.views import Crops, TestView, TrainView, normalise, resample, upload
 from zofc.errors import DataError
 
 Route = Literal["auto", "workers", "device"]
@@ -38,7 +40,11 @@ class Request:
 
 
 class Loader:
-    """Serves one image set in batches."""
+    """Serves one image set in batches, on the device; with `stream`, training batches are left on the host.
+
+    A step then takes to the device what it works on. They are cut on the CPU: on the device there is never more of
+    the images than that.
+    """
 
     def __init__(
         self,
@@ -49,11 +55,18 @@ class Loader:
         device: torch.device | str,
         path: Route = "auto",
         workers: int = 2,
+        stream: bool = False,
+        ahead: bool | None = None,  # whether a batch is begun before it is asked for; by default on CUDA
     ) -> None:
         self.image_set = image_set
         self.train_view, self.test_view = train_view, test_view
         self.device = torch.device(device)
         self.workers = workers
+        self.stream = stream
+        self.made_on = torch.device("cpu") if stream else self.device
+        self.ahead = self.made_on.type == "cuda" if ahead is None else ahead
+        if path == "auto" and stream and self.device.type == "cuda":
+            path = "workers"  # only other processes can cut images on the CPU while this one is at a step
         # asked for once, and only if wanted: some sources draw their images when asked
         self.array = None if path == "workers" else image_set.images.array
         fits = self.array is not None and self.array.nbytes <= IN_MEMORY
@@ -90,7 +103,8 @@ class Loader:
             for first in range(0, len(self.image_set), batch_size):
                 yield Request(np.arange(first, min(first + batch_size, len(self.image_set))), None)
 
-        return self._serve(requests, self.test_view)
+        batches = self._serve(requests, self.test_view)
+        return ((images.to(self.device, non_blocking=True), labels.to(self.device)) for images, labels in batches)
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
@@ -99,25 +113,39 @@ class Loader:
 
     @cached_property
     def labels(self) -> Tensor:
-        return torch.from_numpy(self.image_set.labels.copy()).to(self.device)
+        return torch.from_numpy(self.image_set.labels.copy()).to(self.made_on)
 
     @cached_property
     def pixels(self) -> Tensor:
         """All images (n, height, width, 3), on the device once."""
         assert self.array is not None
-        return torch.from_numpy(np.require(self.array, requirements="W")).to(self.device)
+        return torch.from_numpy(np.require(self.array, requirements="W")).to(self.made_on)
+
+    @cached_property
+    def test_resamplings(self) -> tuple[Tensor, Tensor]:
+        """The test view of images of one size: the same two matrices for all of them."""
+        _, height, width, _ = self.pixels.shape
+        return self.test_view.resamplings(height, width, self.made_on)
 
     def _serve(self, requests: Callable[[], Iterator[Request]], view: TrainView | TestView) -> Iterator[Batch]:
-        cuts = self._on_device(requests()) if self.path == "device" else self._by_workers(requests)
-        for indices, pixels in cuts:
-            yield normalise(pixels, view.mean, view.std), self.labels[indices]
+        batches = self._make(requests, view)
+        return make_ahead(batches, self.made_on) if self.ahead else batches
 
-    def _on_device(self, requests: Iterator[Request]) -> Iterator[Cut]:
+    def _make(self, requests: Callable[[], Iterator[Request]], view: TrainView | TestView) -> Generator[Batch]:
+        mean, std = (
+            None if stat is None else torch.tensor(stat, device=self.made_on) for stat in (view.mean, view.std)
+        )
+        pinned = self.stream and self.device.type == "cuda"
+        cuts = self._at_once(requests()) if self.path == "device" else self._by_workers(requests)
+        for indices, pixels in cuts:
+            yield normalise(pixels, mean, std, pinned), self.labels[indices]
+
+    def _at_once(self, requests: Iterator[Request]) -> Iterator[Cut]:
         for request in requests:
-            indices = torch.from_numpy(request.indices).to(self.device)
+            indices = upload(request.indices, self.made_on)
             images = self.pixels[indices]
             if request.crops is None:
-                yield indices, self.test_view.cut_batch(images)
+                yield indices, resample(images, *self.test_resamplings)
             else:
                 yield indices, self.train_view.cut_batch(images, request.crops)
 
@@ -127,7 +155,7 @@ class Loader:
             batch_size=None,  # a request is a whole batch
             sampler=Requests(requests),
             num_workers=self.workers,
-            pin_memory=self.device.type == "cuda",
+            pin_memory=self.made_on.type == "cuda",
             generator=torch.Generator(),  # torch's global one stays untouched
             worker_init_fn=_leave_stopping_to_the_trainer,
         )
@@ -135,7 +163,47 @@ class Loader:
             if isinstance(cut, DataError):
                 raise cut
             indices, pixels = cut
-            yield indices.to(self.device), pixels.to(self.device, non_blocking=True)
+            yield indices.to(self.made_on, non_blocking=True), pixels.to(self.made_on, non_blocking=True)
+
+
+def make_ahead(batches: Generator[Batch], device: torch.device) -> Iterator[Batch]:
+    """The same batches, each begun before the one before it is handed over; on CUDA they are made beside its step.
+
+    All of it happens in this thread: what another asks of CUDA while a step is being recorded could spoil the
+    recording. An error waits until its batch is asked for.
+    """
+    side = _side_stream(device) if device.type == "cuda" else None
+    if side is not None:
+        side.wait_stream(torch.cuda.current_stream(device))
+    try:
+        upcoming = _begin(batches, side)
+        while upcoming is not None:
+            batch = upcoming
+            if isinstance(batch, Exception):
+                raise batch
+            if side is not None:
+                user = torch.cuda.current_stream(device)
+                user.wait_stream(side)
+                for tensor in batch:
+                    tensor.record_stream(user)  # its memory is not made into another batch while it is in use there
+            upcoming = _begin(batches, side)
+            yield batch
+    finally:
+        batches.close()
+
+
+def _begin(batches: Iterator[Batch], side: torch.cuda.Stream | None) -> Batch | Exception | None:
+    try:
+        with nullcontext() if side is None else torch.cuda.stream(side):
+            return next(batches, None)
+    except Exception as error:
+        return error
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all loaders: the memory that a stream has worked in is kept for it."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _leave_stopping_to_the_trainer(worker: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -72,12 +72,19 @@ def _centred(
     return h.astype(np.int64), w.astype(np.int64)
 
 
-def normalise(pixels: Tensor, mean: Stat, std: Stat) -> Tensor:
+def upload(array: NDArray[Any], device: torch.device) -> Tensor:
+    """A small array on a device; on CUDA without waiting for the work that is under way there."""
+    host = torch.from_numpy(array)
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host.to(device)
+
+
+def normalise(pixels: Tensor, mean: Stat | Tensor, std: Stat | Tensor, pinned: bool = False) -> Tensor:
     """Pixels 0…255 (n, 3, s, s) as model inputs: in [0, 1], then standardised if there are statistics."""
-    inputs = torch.empty(pixels.shape, dtype=torch.float32, device=pixels.device)  # contiguous
+    device = pixels.device
+    inputs = torch.empty(pixels.shape, dtype=torch.float32, device=device, pin_memory=pinned)  # contiguous
     torch.div(pixels, 255, out=inputs)
     if mean is not None and std is not None:
-        shift, spread = (torch.tensor(stat, device=inputs.device).view(-1, 1, 1) for stat in (mean, std))
+        shift, spread = (torch.as_tensor(stat, device=device).view(-1, 1, 1) for stat in (mean, std))
         inputs.sub_(shift).div_(spread)
     return inputs
 
@@ -105,8 +112,8 @@ class TrainView:
 
     def cut_batch(self, images: Tensor, crops: Crops) -> Tensor:
         """Images uint8 (n, height, width, 3) as whole numbers in float32 (n, 3, size, size)."""
-        boxes = torch.from_numpy(crops.boxes).to(images.device, torch.float32)
-        flips = torch.from_numpy(crops.flips).to(images.device)
+        boxes = upload(crops.boxes, images.device).float()
+        flips = upload(crops.flips, images.device)
         window = range(self.size)
         rows = resampling(boxes[:, 0], boxes[:, 2], images.shape[1], self.size, window, "bilinear")
         columns = resampling(boxes[:, 1], boxes[:, 3], images.shape[2], self.size, window, "bilinear")
@@ -134,11 +141,13 @@ class TestView:
 
     def cut_batch(self, images: Tensor) -> Tensor:
         """Images uint8 (n, height, width, 3) as whole numbers in float32 (n, 3, size, size)."""
-        height, width = images.shape[1:3]
+        return resample(images, *self.resamplings(images.shape[1], images.shape[2], images.device))
+
+    def resamplings(self, height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """What `resample` takes for images of one size: rows (1, size, height), columns (1, size, width)."""
         short = min(height, width)
-        rows = self._resampling(height, int(self.resize_to * height / short), images.device)
-        columns = self._resampling(width, int(self.resize_to * width / short), images.device)
-        return resample(images, rows, columns)
+        rows = self._resampling(height, int(self.resize_to * height / short), device)
+        return rows, self._resampling(width, int(self.resize_to * width / short), device)
 
     def _resampling(self, extent: int, resized: int, device: torch.device) -> Tensor:
         start = round((resized - self.size) / 2)  # as torchvision's CenterCrop rounds

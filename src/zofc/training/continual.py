@@ -82,6 +82,7 @@ class Continual:
             device=self.device,
             path=settings.loading,
             workers=settings.workers,
+            stream=settings.memory is not None,
         )
 
     def plain_batches(self, loader: Loader) -> Iterator[tuple[Tensor, Tensor]]:
