@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from zofc.errors import RecipeError, RunError, ZofcError, nearest
+
+if TYPE_CHECKING:
+    from zofc.analysis import Diagnosis
 
 DEFAULT_PAIR = ("demo/zofc", "demo/first-order")
 app = typer.Typer(
@@ -266,6 +270,61 @@ def evaluate(
         }
         write_whole(output, json.dumps(found, ensure_ascii=False, indent=1) + "\n")
         out.print(f"written: {output}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def diagnose(
+    words: Annotated[
+        list[str], typer.Argument(metavar="RECIPE [KEY=VALUE]...", help="A recipe (name or file) and dotted overrides.")
+    ],
+    task: Annotated[int, typer.Option(min=1, help="At the start of which task; those before are not trained.")] = 1,
+    batches: Annotated[int, typer.Option(min=1, help="How many training batches to measure.")] = 3,
+    queries: Annotated[str, typer.Option(help="Numbers of queries to compare.")] = "1,2,4,8,16,32,64",
+    output: Annotated[Path | None, typer.Option("--json", help="Also write the result as JSON.")] = None,
+) -> None:
+    """Measure why zeroth-order training of a recipe does or does not converge, before anything is trained."""
+    from zofc.analysis import diagnose
+    from zofc.recipe import load_recipe
+    from zofc.training.folder import write_whole
+
+    names = [word for word in words if not _is_override(word)]
+    if len(names) != 1:
+        raise typer.BadParameter("give one recipe, and overrides as key=value")
+    counts = queries.split(",")
+    if not all(word.strip().isdecimal() and int(word) for word in counts):
+        raise typer.BadParameter(f"--queries: expected positive numbers such as 1,4,16, got '{queries}'")
+    recipe = load_recipe(names[0], [word for word in words if _is_override(word)])
+    with err.status("reading the recipe") as status:
+        found = diagnose(
+            recipe, task, batches, [int(word) for word in counts], lambda text: status.update(escape(text))
+        )
+    _print_diagnosis(found)
+    if output is not None:
+        write_whole(output, json.dumps(found.as_json(), ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+        out.print(f"written: {output}", highlight=False, soft_wrap=True)
+
+
+def _print_diagnosis(found: Diagnosis) -> None:
+    where = f"start of task {found.task} of {found.tasks}, nothing trained; {found.precision} on {found.device}"
+    seen = f"{found.batches} batches of {found.batch_size}"
+    out.print(f"[bold]{escape(found.recipe)}[/]: {where}; {seen}", highlight=False, soft_wrap=True)
+    for notice in found.notices:
+        out.print(f"note: {notice}", highlight=False, markup=False, soft_wrap=True)
+    if found.refusal is not None:
+        out.print("[yellow]A run of this recipe would be refused:[/]", escape(found.refusal), highlight=False)
+    for one in found.sets:
+        title = f"{one.name}: {one.estimator}, {one.queries} queries, {one.directions} directions"
+        table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
+        for header, ratio in (("", None), ("measured", 2), ("what it means", 3)):
+            table.add_column(header, ratio=ratio, overflow="fold", no_wrap=ratio is None)
+        for line in one.lines:
+            table.add_row(escape(line.what), escape(line.measured), escape(line.verdict))
+        out.print(table, highlight=False)
+        curve = Table("Q", "cosine to the gradient", "in theory, √(Q/(Q+d−1))", box=SIMPLE_HEAD, pad_edge=False)
+        for point in one.alignments:
+            mark = " (the recipe's)" if point.queries == one.queries else ""
+            curve.add_row(f"{point.queries}{mark}", f"{point.cosine:.4f}", f"{point.theory:.4f}")
+        out.print(curve)
 
 
 @app.callback(invoke_without_command=True)

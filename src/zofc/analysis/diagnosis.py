@@ -1,0 +1,242 @@
+"""What a diagnosis found about each zeroth-order set, and what that means, in sentences made of the numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+SOUND, USABLE, NOISE = 0.99, 0.7, 0.3  # correlations with the derivative from which on we speak so
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Coefficients in working precision against the derivatives along the same directions in float64."""
+
+    pearson: float
+    cosine: float
+    error: float  # rms error over the rms of the derivatives
+    pairs: int  # queries · batches (· images, with directions for each image)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """Finite differences of one length; None where a loss was not finite."""
+
+    epsilon: float
+    pearson: float | None
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Loss differences at the recipe's ε (rms, as float64 has them), and how far the working precision is off."""
+
+    epsilon: float
+    signal: float
+    noise: float
+    vanished: float  # share of the differences that are exactly zero
+    ladder: tuple[Rung, ...]
+
+    @property
+    def best(self) -> Rung | None:
+        found = [rung for rung in self.ladder if rung.pearson is not None]
+        return max(found, key=lambda rung: rung.pearson or 0.0, default=None)
+
+    @property
+    def sound(self) -> list[float]:
+        """The lengths at which differences are as good as the derivative."""
+        return [rung.epsilon for rung in self.ladder if rung.pearson is not None and rung.pearson >= SOUND]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the optimiser makes of the estimates at the recipe's Q."""
+
+    optimizer: str
+    lr: float
+    clip: float | None
+    norm: float  # median ‖ĝ‖
+    clipped: float  # share of the estimates that are longer than the clip
+    length: float  # median length of a step, without momentum
+    parameters: float  # ‖φ‖
+    descent: float  # what a step takes off the loss, to first order, momentum included
+    steps: float  # of the task, in units of the first one's learning rate
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Mean cosine of ĝ to the gradient with so many queries, and √(Q/(Q + d − 1)), without noise."""
+
+    queries: int
+    cosine: float
+    theory: float
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the result: what, measured, meaning."""
+
+    what: str
+    measured: str
+    verdict: str
+
+
+@dataclass(frozen=True)
+class SetDiagnosis:
+    """One zeroth-order set: one direction, one difference, one clip."""
+
+    name: str
+    beside: tuple[str, ...]  # the groups that move by gradients
+    precision: str
+    estimator: str
+    directions: str
+    size: int  # d
+    queries: int  # Q of the recipe
+    loss: float
+    gradient: float  # mean over batches of its norm, by backward pass in float64
+    agreement: Agreement
+    differences: Differences | None  # None: forward gradients have no ε
+    step: Step
+    alignments: tuple[Alignment, ...]
+
+    @property
+    def lines(self) -> list[Line]:
+        """All that is to say about the set; without a gradient there is nothing to compare with."""
+        first = Line(
+            "gradient",
+            f"norm {self.gradient:.3g}, d = {self.size:,}, loss {self.loss:.4g}",
+            f"exact, by a backward pass in float64; the {self.queries} queries of a step see {self.queries} of "
+            f"{self.size:,} dimensions",
+        )
+        if not self.gradient:
+            return [Line(first.what, first.measured, "the gradient is zero here: there is nothing to estimate")]
+        middle = [] if self.differences is None else self._difference_lines(self.differences)
+        return [first, self._agreement_line, *middle, self._clip_line, self._step_line, self._alignment_line]
+
+    def _change(self, key: str, value: str) -> str:
+        """How to say it on the command line, for every group of the set."""
+        return " ".join(f"optimize.{group}.{key}={value}" for group in self.name.split("+"))
+
+    @property
+    def _remedy(self) -> str:
+        exact = self._change("estimator", "forward_gradient")
+        if self.differences is None:
+            return "training.precision=fp32" if self.precision != "fp32" else "a look at the images and the loss"
+        if self.precision != "fp32":
+            return f"{exact} or training.precision=fp32"
+        best = self.differences.best
+        longer = best is not None and (best.pearson or 0) > max(2 * self.agreement.pearson, NOISE)
+        return f"{exact}, or {self._change('epsilon', f'{best.epsilon:g}')}" if best and longer else exact
+
+    @property
+    def _agreement_line(self) -> Line:
+        found = self.agreement
+        what = "the derivatives" if self.differences is None else "the differences"
+        if found.pearson >= SOUND:
+            verdict = f"{what} are as good as exact in {self.precision}"
+        elif found.pearson >= USABLE:
+            verdict = f"{what} are right on the whole, with an error of {100 * found.error:.0f} %: training slows down"
+        elif found.pearson >= NOISE:
+            verdict = f"more noise than signal in {what}: use {self._remedy}"
+        else:
+            verdict = f"{what} are noise: correlation {found.pearson:.2f}; use {self._remedy}"
+        measured = f"Pearson {found.pearson:.4f}, cosine {found.cosine:.4f}, error {100 * found.error:.3g} %"
+        return Line(f"{self.estimator} against float64", f"{measured} ({found.pairs} pairs)", verdict)
+
+    def _difference_lines(self, found: Differences) -> list[Line]:
+        ratio = found.signal / found.noise if found.noise else math.inf
+        measured = f"{found.signal:.2e} against {found.noise:.2e}: ratio {ratio:.3g}"
+        if ratio >= 10:
+            verdict = f"rounding in {self.precision} does not matter at ε = {found.epsilon:g}"
+        elif ratio >= 1:
+            verdict = f"rounding in {self.precision} blurs the differences at ε = {found.epsilon:g}"
+        else:
+            verdict = f"rounding in {self.precision} is larger than the differences at ε = {found.epsilon:g}"
+        if found.vanished >= 0.05:
+            verdict += f"; {100 * found.vanished:.0f} % of them vanish: both losses are the same number"
+        best = found.best
+        if best is None or (best.pearson or 0.0) < NOISE:
+            epsilon = f"no ε helps in {self.precision}: use {self._remedy}"
+        elif not found.sound:
+            epsilon = f"ε = {best.epsilon:g} is best, and correlates {best.pearson:.2f}"
+        else:
+            sound = ", ".join(f"{length:g}" for length in found.sound)
+            own = "is among them" if found.epsilon in found.sound else "is not"
+            epsilon = f"ε = {best.epsilon:g} is best; sound are {sound}, and the recipe's {found.epsilon:g} {own}"
+        shown = ", ".join(f"{rung.epsilon:g}: {_number(rung.pearson)}" for rung in found.ladder)
+        return [Line("difference against noise", measured, verdict), Line("Pearson by ε", shown, epsilon)]
+
+    @property
+    def _clip_line(self) -> Line:
+        step = self.step
+        share = f"median norm of ĝ {step.norm:.3g}"
+        if step.optimizer != "sgd":
+            verdict = f"{step.optimizer} divides the norm out: a step is as long as the learning rate says, clip or not"
+        elif step.clip is None:
+            longer = step.norm / self.gradient
+            verdict = f"no clip: a step is as long as ĝ says, which is {longer:.3g} times as long as the gradient"
+        elif step.clipped >= 0.99:
+            verdict = "the clip is always active: the step length is the learning rate × clip, whatever the loss"
+        elif step.clipped > 0:
+            verdict = f"the clip is active in {100 * step.clipped:.0f} % of the steps"
+        else:
+            verdict = "the clip is never active: it changes nothing here"
+        shown = "none" if step.clip is None else f"{step.clip:g}, active in {100 * step.clipped:.0f} %"
+        return Line("clip", f"{shown}; {share}", verdict)
+
+    @property
+    def _step_line(self) -> Line:
+        step, total = self.step, self.step.descent * self.step.steps
+        share = f" ({100 * step.length / step.parameters:.2g} % of it)" if step.parameters else ""
+        measured = f"{step.length:.3g} at lr {step.lr:g}, against ‖φ‖ = {step.parameters:.3g}{share}"
+        if step.parameters and step.length > step.parameters:
+            verdict = "a step is longer than the parameters themselves: use a smaller learning rate or clip"
+        elif total <= 0:
+            verdict = "to first order these steps do not lower the loss"
+        else:
+            verdict = f"to first order a step lowers the loss by {step.descent:.2g}; all steps of the task, by "
+            verdict += f"{total:.2g} of {self.loss:.3g}" if total < self.loss else "as much as there is"
+            if total < 0.05 * self.loss:
+                fresh = " and ".join(self.beside)
+                verdict += f": hardly anything, {f'with {fresh} as it starts' if fresh else 'from this start'}"
+        return Line("length of a step", measured, verdict)
+
+    @property
+    def _alignment_line(self) -> Line:
+        now = next(found for found in self.alignments if found.queries == self.queries)
+        most = self.alignments[-1]
+        verdict = f"at Q = {now.queries} the estimate has cosine {now.cosine:.2g} to the gradient"
+        if most.queries > now.queries:
+            verdict += f"; Q = {most.queries} would have {most.cosine:.2g}"
+        if most.cosine < most.theory / 2:
+            verdict += f", far below the {most.theory:.2g} that d = {self.size:,} allows: noise takes the rest"
+        else:
+            verdict += f": as d = {self.size:,} dimensions allow"
+            verdict += "; four times the queries double it" if 4 * now.queries < self.size / 4 else ""
+        measured = f"{now.cosine:.3g} at Q = {now.queries}, in theory {now.theory:.3g}"
+        return Line("cosine to the gradient", measured, verdict)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A recipe's zeroth-order sets at the beginning of a task, before anything is trained."""
+
+    recipe: str
+    task: int
+    tasks: int
+    device: str
+    precision: str
+    batches: int
+    batch_size: int
+    refusal: str | None  # why a run of this recipe would be refused
+    notices: tuple[str, ...]
+    sets: tuple[SetDiagnosis, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, with the sentences beside the numbers."""
+        sets = [{**asdict(found), "lines": [asdict(line) for line in found.lines]} for found in self.sets]
+        return {**asdict(self), "notices": list(self.notices), "sets": sets}
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.2f}"
