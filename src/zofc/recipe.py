@@ -9,6 +9,7 @@ this method have that group?) is checked when the run is resolved, before any wo
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal, get_args
 
@@ -35,6 +36,15 @@ PRESETS: tuple[str, ...] = get_args(Preset)
 
 
 PAPER_BACKBONE = "vit_base_patch16_224.augreg_in21k"
+
+
+def size_in_bytes(text: str) -> int:
+    """`400MB` is 400·10⁶ bytes, `1.5GiB` is 1.5·2³⁰."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b", text.strip().lower())
+    size = int(float(found[1]) * (1024 if found[3] else 1000) ** (1 + "kmgt".index(found[2]))) if found else 0
+    if not size:
+        raise ValueError(f"expected a size such as 400MB or 1.5GiB, or auto, got {shown(text)}")
+    return size
 
 
 class Strict(BaseModel):
@@ -226,6 +236,9 @@ class Training(Strict):
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
         "fp32", description="of the frozen weights and the activations; what is trained, and sums, stay fp32"
     )
+    memory: str | None = Field(
+        None, description="most for weights and a step, such as 400MB or 1.5GiB, or auto; picks micro_batch and chunk"
+    )
     allow_noisy_differences: bool = Field(False, description="finite differences in less than fp32")
     graphs: bool = Field(True, description="on CUDA, record a step once and replay it")
     recompute: bool = Field(False, description="first order: keep one activation a block, compute the rest again")
@@ -236,6 +249,13 @@ class Training(Strict):
     workers: Annotated[int, Field(ge=0)] = Field(2, description="loading processes where images are decoded one by one")
     checkpoint_minutes: Annotated[float, Field(gt=0)] = 10.0
     loggers: tuple[str, ...] = Field((), description="tensorboard, wandb, mlflow")
+
+    @field_validator("memory")
+    @classmethod
+    def _a_size(cls, value: str | None) -> str | None:
+        if value is not None and value != "auto":
+            size_in_bytes(value)
+        return value
 
 
 class Paper(Strict):

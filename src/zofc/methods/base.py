@@ -27,6 +27,7 @@ class Method(nn.Module):
     group_names: ClassVar[tuple[str, ...]] = ()
     in_features: ClassVar[tuple[str, ...]] = ("peft",)  # those that the features depend on, and not the loss alone
     refuses_domains: ClassVar[str | None] = None  # why it cannot learn the same classes in a further domain
+    couples_images: ClassVar[str | None] = None  # why a batch in pieces is not the same as the batch, if it is not
     backbone: Backbone
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:

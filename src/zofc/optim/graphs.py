@@ -52,6 +52,11 @@ class Recorder:
         recording.graph.replay()
         return recording.result
 
+    def forget(self) -> None:
+        """Give the memory of all recordings back."""
+        self.seen.clear()
+        self.recordings.clear()
+
     def keeps(self, part: Any) -> bool:
         """Whether this is (the first part of) what a recording leaves its results in."""
         kept = (recording.result for recording in self.recordings.values() if recording is not None)
@@ -67,7 +72,8 @@ def _record(work: Callable[..., Any], inputs: tuple[Tensor, ...]) -> Recording |
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
+        # other threads (one that pins batches of images) may go on calling the device meanwhile
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             result = work(*own)
     except torch.OutOfMemoryError:
         raise

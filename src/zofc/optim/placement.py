@@ -107,7 +107,7 @@ class Placement:
             if slopes is not None:
                 reports.append(self._move(first, *slopes, len(labels), epoch))
                 waiting = False
-            reports.append(self._zeroth_order(name, query, found, labels, epoch, bool(reports)))
+            reports.append(self._zeroth_order(name, query, found, images, labels, epoch, bool(reports)))
             del query, found, slopes  # not beside the next set's
         if waiting:
             _, slopes = self._survey("first", images, labels, None, first)
@@ -225,21 +225,34 @@ class Placement:
         return StepReport(value, hits / images)
 
     def _zeroth_order(
-        self, name: str, query: Query, found: Survey, labels: Tensor, epoch: int, reported: bool
+        self, name: str, query: Query, found: Survey, images: Tensor, labels: Tensor, epoch: int, reported: bool
     ) -> StepReport:
+        while True:
+            try:
+                gradient, loss, right = self._estimate(name, query, found, labels, reported)
+                break
+            except torch.OutOfMemoryError as error:  # the classifier has moved; the features do not depend on it
+                self._slow_down(name, len(images), error)
+                found, _ = self._survey(name, images, labels, query, {})
+        accuracy = math.nan if right is None else float(right) / len(labels)
+        moved = self.zeroth[name].move(query.space.split(gradient), epoch)
+        return StepReport(float(loss) if moved else math.nan, accuracy)
+
+    def _estimate(
+        self, name: str, query: Query, found: Survey, labels: Tensor, reported: bool
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The estimated gradient as one vector, the mean loss seen and, unless there is a report already, hits."""
+
         def work(of: Tensor, along: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
             asked = replace(query, vectors=along)
             weights, losses = coefficients(self.method, of, asked, found)
             return combine_flat(asked, weights), losses.mean(), None if reported else self._near_hits(found, of)
 
-        kept = self.recorder.keeps(found)  # else the features will be elsewhere the next time
-        kind = ("coefficients", name, found.pace, reported)
-        gradient, loss, right = (
-            self.recorder(kind, work, labels, query.vectors) if kept else work(labels, query.vectors)
-        )
-        accuracy = math.nan if right is None else float(right) / len(labels)
-        moved = self.zeroth[name].move(query.space.split(gradient), epoch)
-        return StepReport(float(loss) if moved else math.nan, accuracy)
+        if not self.recorder.keeps(found):  # the features will be elsewhere the next time
+            return work(labels, query.vectors)
+        kind = ("coefficients", name, id(found), reported)  # `found` lives as long as what it was recorded with
+        estimate: tuple[Tensor, Tensor, Tensor | None] = self.recorder(kind, work, labels, query.vectors)
+        return estimate
 
     @torch.no_grad()
     def _near_hits(self, found: Survey, labels: Tensor) -> Tensor:

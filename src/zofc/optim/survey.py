@@ -114,8 +114,8 @@ def survey(
     pace: Pace,
     record: Callable[..., Survey] | None = None,
 ) -> Survey:
-    """Evaluate the features at the points of a query, and at the center if asked; nothing is changed by it. What `record`
-    returns for a micro-batch it may overwrite with the next."""
+    """Evaluate the features at the points of a query, and at the center if asked; nothing is changed by it. What
+    `record` returns for a micro-batch it may overwrite with the next."""
     parts: list[Survey] = []
     for where, some in micro_batches(images, pace.micro_batch, method.device):
         asked = query

@@ -43,8 +43,13 @@ def set_up(device: torch.device, settings: Training) -> None:
     torch.backends.cudnn.allow_tf32 = tf32
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     if device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        # cuBLAS reads these when it is first used; a deterministic one needs the former
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8" if settings.memory else ":4096:8")
+        if settings.memory:
+            os.environ.setdefault("CUBLASLT_WORKSPACE_SIZE", "512")  # KiB
         warnings.filterwarnings("ignore", message="Memory Efficient attention defaults to a non-deterministic")
+    # what torch says of itself when it first differentiates forward
+    warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated", category=FutureWarning)
     torch.use_deterministic_algorithms(settings.deterministic, warn_only=True)
     deterministic: Any = torch.utils.deterministic
     deterministic.fill_uninitialized_memory = False  # a write for each allocation, which nothing reads

@@ -23,6 +23,7 @@ EXECUTION = (
     "loggers",
     "checkpoint_minutes",
     "graphs",
+    "memory",
 )  # of a recipe's training section
 BEGINNINGS = ("recipe.yaml", "environment.json", "events.jsonl")  # what a run has before its first checkpoint
 

@@ -1,18 +1,24 @@
 """How much memory a training step needs: the device allocator's own peak where there is one, else the live bytes of
-every tensor that the step creates (what kernels allocate inside themselves is not seen on the CPU)."""
+every tensor that the step creates (what kernels allocate inside themselves is not seen on the CPU). And how much there
+is."""
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from zofc.recipe import size_in_bytes
+from zofc.training.continual import Continual
 
 
 @dataclass
@@ -32,6 +38,23 @@ def measure(device: torch.device, resident: Iterable[Tensor]) -> Iterator[Peak]:
     with _LiveBytes(resident) as live:
         yield peak
     peak.bytes = live.peak
+
+
+def resident(model: Continual) -> list[Tensor]:
+    """What is there before a step begins: the frozen weights and the method's own tensors."""
+    return [*model.backbone.vit.parameters(), *model.method.parameters()]
+
+
+def allowance(memory: str, device: torch.device) -> int:
+    """Bytes for weights and step. `auto`: 90 % of what is free or ours on a CUDA device, else half of the free RAM."""
+    if memory != "auto":
+        return size_in_bytes(memory)
+    if device.type == "cuda":
+        return int(0.9 * (torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)))
+    with suppress(OSError, StopIteration):  # what the system would give up of its caches counts as free
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) * 1024 // 2
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -30,12 +30,14 @@ def check_recipe(recipe: Recipe) -> None:
             except RecipeError as error:
                 raise RecipeError(f"{recipe.name}: optimize.{name}.estimator: {error}") from error
             precision = recipe.training.precision
-            if not exact and precision != "fp32" and not recipe.training.allow_noisy_differences:
+            deep = name in get_method(recipe.method.name).in_features  # else only float64 arithmetic sees the points
+            if deep and not exact and precision != "fp32" and not recipe.training.allow_noisy_differences:
                 raise RecipeError(
                     f"{recipe.name}: training.precision: finite differences ({group.estimator}, optimize.{name}) drown "
                     f"in the rounding of {precision}: measured on ViT-B/16 at epsilon 1e-3, their correlation with the "
                     f"derivative is about 0. Use optimize.{name}.estimator=forward_gradient or "
-                    "training.precision=fp32, or training.allow_noisy_differences=true to see for yourself."
+                    "training.precision=fp32; `zofc diagnose` shows it for your model, and "
+                    "training.allow_noisy_differences=true runs it all the same."
                 )
     for key, spec in [("source", recipe.data.source), *(("then", spec) for spec in recipe.data.then)]:
         kind = spec.partition(":")[0]

@@ -7,12 +7,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
+import torch
+from torch import Tensor
+
 from zofc.data.loading import Loader
 from zofc.errors import DivergedError
 from zofc.optim.placement import Placement, StepReport
 from zofc.training.continual import Continual
 from zofc.training.events import Events, StepStatus
-from zofc.training.memory import measure
+from zofc.training.memory import measure, resident
+from zofc.training.planner import check_weights, plan_memory
 
 
 @dataclass
@@ -78,19 +82,24 @@ class TaskTraining:
     def run(self) -> Iterator[float]:
         """Step by step; yields the seconds each took. After a yield, `epoch` and `step` say what has been done."""
         recipe = self.model.recipe
+        to_plan = recipe.training.memory is not None
+        to_measure = to_plan or not self.peak_memory
+        if to_plan and not self.placement.epochs:
+            check_weights(self.model, self.placement)
         while self.epoch < self.placement.epochs:
             name = (recipe.seed, "task", self.index, "epoch", self.epoch)
             clock = time.perf_counter()
             augment = recipe.views.augment == "crop-flip"
             for images, labels in self.loader.train_batches(self.batch_size, name, start=self.step, augment=augment):
                 number = self.steps_done
-                if not self.peak_memory:
-                    with measure(
-                        self.model.device,
-                        [*self.model.backbone.vit.parameters(), *self.model.method.parameters()],
-                    ) as peak:
+                if to_plan:
+                    self._plan(images, labels)
+                    to_plan = False
+                if to_measure:
+                    with measure(self.model.device, resident(self.model)) as peak:
                         report = self.placement.step(images, labels, self.epoch, number)
-                    self.peak_memory = peak.bytes
+                    self.peak_memory = max(self.peak_memory, peak.bytes)
+                    to_measure = False
                 else:
                     report = self.placement.step(images, labels, self.epoch, number)
                 self._check(report, number)
@@ -105,7 +114,14 @@ class TaskTraining:
             self._close_epoch()
 
     def end(self) -> None:
+        self.placement.recorder.forget()  # its memory belongs to the next task
         self.model.method.end_task(lambda: self.model.plain_batches(self.loader))
+
+    def _plan(self, images: Tensor, labels: Tensor) -> None:
+        """Fit the steps of this task into the memory that the recipe allows."""
+        whole = min(self.batch_size, len(self.loader.image_set))
+        rows = torch.arange(whole, device=images.device) % len(images)  # a resumed epoch may begin with its rest
+        self.events.send("notice", text=plan_memory(self.model, self.placement, images[rows], labels[rows]))
 
     def _close_epoch(self) -> None:
         self.events.send(

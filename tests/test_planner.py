@@ -1,0 +1,330 @@
+"""Facts about the memory planner: it stays inside, says what it chose, changes no update; and about running out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from zofc.errors import RecipeError
+from zofc.optim.placement import Placement
+from zofc.optim.survey import Pace
+from zofc.recipe import Recipe, size_in_bytes
+from zofc.training.continual import Continual
+from zofc.training.events import Event, Events, StepStatus
+from zofc.training.folder import recipe_digest
+from zofc.training.memory import allowance, measure, resident
+from zofc.training.planner import plan_memory, points_of, rehearse, sets
+from zofc.training.resolve import open_stream
+from zofc.training.runs import start_run, train
+from zofc.training.task import TaskTraining
+
+Make = Callable[..., Recipe]
+LABELS = torch.tensor([0, 1, 1, 0, 1, 0, 0, 1])
+ZEROTH_HEAD = ("optimize.head.order=zeroth", "optimize.head.queries=4", "optimize.head.epsilon=1e-3")
+KINDS: dict[str, tuple[str, ...]] = {
+    "ZO-FC": ("zofc/base",),
+    "ZO-FC, one-sided": ("zofc/base", "optimize.peft.estimator=one_sided"),
+    "ZO-FC, forward gradient": ("zofc/base", "optimize.peft.estimator=forward_gradient"),
+    "ZO-FC, a direction for each image": ("zofc/base", "optimize.peft.per=image"),
+    "first order": ("adapter-fo/base",),
+    "first order, Adam": ("adapter-fo/base", "optimize.peft.optimizer=adam", "optimize.head.optimizer=adam"),
+    "zeroth order": ("zofc/base", *ZEROTH_HEAD),
+    "swapped": ("adapter-fo/base", *ZEROTH_HEAD),
+    "classifier": ("classifier-fo/base",),
+    "L2P": ("l2p-fo/cifar100-inc10", "l2p.pool=4", "l2p.top=2"),
+}
+
+
+class Notices:
+    """A listener that remembers what the user was told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def event(self, event: Event) -> None:
+        if event["event"] == "notice":
+            self.texts.append(event["text"])
+
+    def step(self, status: StepStatus) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def learner(recipe: Recipe, dtype: torch.dtype = torch.float32) -> tuple[Continual, Placement]:
+    """A model at its first two classes, away from its initial values, and what moves it."""
+    model = Continual(recipe, torch.device("cpu"))
+    model.extend(["a", "b"])
+    if dtype == torch.float64:
+        model.backbone.vit.to(dtype)
+        model.method.to(dtype)
+    g = torch.Generator().manual_seed(5)
+    for value in model.method.parameters():
+        value.add_(0.05 * torch.randn(value.shape, generator=g))
+    plans = {name: model.method.plan(name, group) for name, group in recipe.optimize.items()}
+    return model, Placement(model.method, model.method.groups(), plans, recipe.seed, 0)
+
+
+def batch(dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.rand(8, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=dtype)
+
+
+def span(recipe: Recipe) -> tuple[int, int]:
+    """What the slowest and the fastest pace need."""
+    model, placement = learner(recipe)
+
+    def need(pace: Callable[[str], Pace]) -> int:
+        return int(max(rehearse(model, placement, name, batch(), LABELS, pace(name)) for name in sets(placement)))
+
+    return need(lambda name: Pace(1)), need(lambda name: Pace(8, points_of(placement, name)))
+
+
+def allowed(recipe: Recipe, size: float) -> Recipe:
+    memory = f"{size / 1000:.3f}kB"
+    return recipe.model_copy(update={"training": recipe.training.model_copy(update={"memory": memory})})
+
+
+def moving(placement: Placement) -> dict[str, Tensor]:
+    return {key: value for group in placement.groups.values() for key, value in group.items()}
+
+
+def values(placement: Placement) -> dict[str, Tensor]:
+    return {key: value.clone() for key, value in moving(placement).items()}
+
+
+# -- staying inside --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.7, 1.0, 3.0])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_step_stays_inside_the_budget(tiny_recipe: Make, kind: str, share: float) -> None:
+    plain = tiny_recipe(*KINDS[kind])
+    least, most = span(plain)
+    recipe = allowed(plain, budget := least + share * (most - least) + 1)
+    model, placement = learner(recipe)
+    before = values(placement)
+    said = plan_memory(model, placement, batch(), LABELS)
+    assert all(torch.equal(value, before[name]) for name, value in moving(placement).items()), "planning moves nothing"
+    assert said.startswith(f"memory {recipe.training.memory}: ") and " of 8 images" in said
+    for step in range(3):  # optimisers have their states from the second on
+        states = [entry for mover in placement.state().values() for of in mover.values() for entry in of.values()]
+        held = [entry for entry in states if isinstance(entry, Tensor)]
+        with measure(model.device, [*resident(model), *held]) as peak:
+            placement.step(batch(), LABELS, 0, step)
+        assert peak.bytes <= budget
+    paces = {placement.paces[name] for name in sets(placement)}
+    assert not placement.notices
+    if share >= 1:
+        assert all(pace.micro_batch == 8 for pace in paces)
+    elif kind.startswith("ZO-FC") and share > 0:
+        assert any(pace.micro_batch != 1 or pace.chunk != 1 for pace in paces), "some of the room is used"
+
+
+@pytest.mark.parametrize("kind", ["ZO-FC", "first order", "zeroth order"])
+def test_a_run_reports_a_peak_within_its_budget_and_says_what_it_chose(
+    tiny_recipe: Make, tmp_path: Path, kind: str
+) -> None:
+    plain = tiny_recipe(*KINDS[kind])
+    free = train(start_run(plain, tmp_path / "free"))
+    least, _ = span(plain)
+    notices = Notices()
+    metrics = train(start_run(allowed(plain, budget := 1.05 * least), tmp_path / "planned"), [notices])
+    assert max(metrics["peak_memory_by_task"]) <= budget < free["peak_memory"]
+    assert len(notices.texts) == 3, "one plan for each task"
+    assert all("at a time (measured 0." in text for text in notices.texts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_planned_update_is_the_update(tiny_recipe: Make, kind: str) -> None:
+    """But for L2P, whose images vote for prompts together."""
+    plain = tiny_recipe(*KINDS[kind], "training.batch_size=8")
+    model, placement = learner(plain, torch.float64)
+    start = values(placement)
+    placement.step(batch(torch.float64), LABELS, 0, 0)
+    expected = values(placement)
+    least = max(rehearse(model, placement, name, batch(torch.float64), LABELS, Pace(1)) for name in sets(placement))
+    model, placement = learner(allowed(plain, 1.02 * least), torch.float64)
+    plan_memory(model, placement, batch(torch.float64), LABELS)
+    if kind != "ZO-FC, a direction for each image":  # there, the directions are most of it
+        assert any(placement.paces[name].micro_batch != 8 for name in sets(placement))
+    placement.step(batch(torch.float64), LABELS, 0, 0)
+    if kind == "L2P":
+        return
+    for name, value in values(placement).items():
+        assert float((value - expected[name]).norm()) <= 1e-9 * float((expected[name] - start[name]).norm()), name
+
+
+def test_a_method_that_couples_images_says_so_if_they_are_apart(
+    tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_recipe(*KINDS["L2P"])
+    least, most = span(recipe)
+    for budget, said in ((1.1 * least, True), (2.0 * most, False)):
+        model, placement = learner(allowed(recipe, budget))
+        monkeypatch.setattr(type(model.method), "couples_images", "images vote together", raising=False)
+        assert plan_memory(model, placement, batch(), LABELS).endswith("; images vote together") == said
+
+
+def test_a_resumed_epoch_that_begins_with_its_rest_is_planned_for_whole_batches(tiny_recipe: Make) -> None:
+    recipe = tiny_recipe("zofc/base", "training.memory=1GB")
+    model, stream = Continual(recipe, torch.device("cpu")), open_stream(recipe, lambda text: None)
+    model.extend(stream.tasks[0].names)
+    notices = Notices()
+    training = TaskTraining(model, model.loader(stream.train_set(stream.tasks[0])), Events([notices]), 3)
+    training.resume(0, 1, {})  # four of twelve images are left of the epoch
+    next(training.run())
+    assert "8 of 8 images" in notices.texts[0]
+
+
+def test_a_classifier_that_moves_on_alone_has_a_plan_too(tiny_recipe: Make) -> None:
+    """Its own pace counts in epochs in which no survey is made for the adapter."""
+    assert sets(learner(tiny_recipe("zofc/base"))[1]) == ["peft"]
+    assert sets(learner(tiny_recipe("zofc/base", "optimize.head.epochs=3"))[1]) == ["first", "peft"]
+    assert sets(learner(tiny_recipe("adapter-fo/base"))[1]) == ["first"]
+
+
+# -- what is asked for -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("400MB", 400_000_000), ("1.5GiB", 3 * 2**29), ("800 MiB", 800 * 2**20), ("2GB", 2 * 10**9), ("64kb", 64_000)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert size_in_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["400", "MB", "-1GB", "0MB", "4 apples", "automatic"])
+def test_what_is_no_size_is_refused_with_an_example(tiny_recipe: Make, text: str) -> None:
+    with pytest.raises(RecipeError, match=r"training\.memory: expected .*"):
+        tiny_recipe("zofc/base", f"training.memory={text}")
+    if text != "400":  # a number, to YAML
+        with pytest.raises(RecipeError, match=r"such as 400MB or 1\.5GiB, or auto, got '"):
+            tiny_recipe("zofc/base", f"training.memory={text}")
+
+
+def test_auto_is_a_share_of_what_is_free(tiny_recipe: Make) -> None:
+    assert allowance("auto", torch.device("cpu")) > 2**20
+    model, placement = learner(tiny_recipe("zofc/base", "training.memory=auto"))
+    assert plan_memory(model, placement, batch(), LABELS).startswith("memory auto (")
+    assert placement.paces["peft"] == Pace(8, 8)
+
+
+def test_memory_is_how_to_run_and_not_what(tiny_recipe: Make) -> None:
+    plain = tiny_recipe("zofc/base")
+    assert recipe_digest(plain) == recipe_digest(allowed(plain, 1e6))
+
+
+@pytest.mark.parametrize(
+    ("kind", "share", "words"),
+    [
+        ("ZO-FC", 0.9, ["fp16 would fit", "estimator=forward_gradient"]),
+        ("ZO-FC, forward gradient", 0.9, ["fp16 would fit, with about"]),
+        ("ZO-FC", 0.1, ["would not fit either"]),
+        ("first order", 0.9, ["fp16 would fit", "training.recompute=true"]),
+    ],
+)
+def test_too_small_a_budget_is_refused_with_the_least_and_what_would_fit(
+    tiny_recipe: Make, tmp_path: Path, kind: str, share: float, words: list[str]
+) -> None:
+    recipe = tiny_recipe(*KINDS[kind])
+    least, _ = span(recipe)
+    model, placement = learner(allowed(recipe, share * least))
+    with pytest.raises(RecipeError) as refused:
+        plan_memory(model, placement, batch(), LABELS)
+    said = str(refused.value)
+    assert said.startswith(f"training.memory: {share * least / 1e6:.2f} MB are not enough: the weights")
+    assert f"need {least / 1e6:.2f} MB" in said and all(word in said for word in words)
+    folder = start_run(allowed(recipe, share * least), tmp_path)
+    with pytest.raises(RecipeError, match="are not enough"):
+        train(folder)
+    assert not (folder.path / "checkpoint").exists(), "no step was taken"
+
+
+def test_the_precision_that_would_fit_does(tiny_recipe: Make) -> None:
+    recipe = tiny_recipe(*KINDS["ZO-FC, forward gradient"])
+    least, _ = span(recipe)
+    model, placement = learner(allowed(recipe, 0.95 * least))
+    with pytest.raises(RecipeError, match="bf16 or fp16 would fit, with about") as refused:
+        plan_memory(model, placement, batch(), LABELS)
+    promised = float(str(refused.value).rpartition("about ")[2].split()[0]) * 1e6
+    half, _ = span(tiny_recipe(*KINDS["ZO-FC, forward gradient"], "training.precision=bf16"))
+    assert half == pytest.approx(promised, rel=0.1)
+
+
+def test_what_trains_nothing_still_needs_its_weights(tiny_recipe: Make, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"the weights \(0\.11 MB\) alone need"):
+        train(start_run(tiny_recipe("simplecil/base", "training.memory=50kB"), tmp_path))
+
+
+# -- out of memory ---------------------------------------------------------------------------------------------------
+
+
+def limit(model: Continual, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """A device that runs out of memory beyond so many images times points."""
+    real: Callable[[Mapping[str, Tensor], Any], Any] = model.method.features
+
+    def features(moving: Mapping[str, Tensor], prepared: Any) -> Any:
+        biases = [value for name, value in moving.items() if name.endswith("bias")]
+        points = len(biases[0]) if biases and biases[0].dim() > 1 else 1
+        if points * len(prepared.x) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(moving, prepared)
+
+    monkeypatch.setattr(model.method, "features", features)
+
+
+@pytest.mark.parametrize("kind", ["ZO-FC", "first order", "zeroth order"])
+@pytest.mark.parametrize("most", [8, 3, 1])
+def test_out_of_memory_shrinks_the_plan_and_repeats_the_step(
+    tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch, kind: str, most: int
+) -> None:
+    recipe = tiny_recipe(*KINDS[kind], "optimize.peft.chunk=8")
+    if kind == "zeroth order":
+        recipe = tiny_recipe(*KINDS[kind], "optimize.peft.chunk=8", "optimize.head.chunk=8")
+    _, placement = learner(recipe, torch.float64)
+    start = values(placement)
+    reports = [placement.step(batch(torch.float64), LABELS, 0, step) for step in range(2)]
+    expected = values(placement)
+    model, placement = learner(recipe, torch.float64)
+    limit(model, monkeypatch, most)
+    shrunk = [placement.step(batch(torch.float64), LABELS, 0, step) for step in range(2)]
+    for name, value in values(placement).items():
+        assert float((value - expected[name]).norm()) <= 1e-9 * float((expected[name] - start[name]).norm()), name
+    assert [report.loss for report in shrunk] == pytest.approx([report.loss for report in reports], rel=1e-9)
+    told = placement.notices
+    assert bool(told) == (kind != "first order" or most < 8)
+    assert all(text.startswith("out of memory: from here on ") for text in told)
+    pace = placement.paces[sets(placement)[0]]
+    assert (pace.micro_batch or 8) * pace.chunk <= most
+
+
+@pytest.mark.parametrize("kind", ["ZO-FC", "first order", "zeroth order"])
+def test_what_can_never_fit_is_raised_with_nothing_moved(
+    tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    model, placement = learner(tiny_recipe(*KINDS[kind]))
+    start = values(placement)
+    limit(model, monkeypatch, 0)
+    with pytest.raises(torch.OutOfMemoryError):
+        placement.step(batch(), LABELS, 0, 0)
+    assert all(torch.equal(value, start[name]) for name, value in moving(placement).items())
+
+
+def test_a_plan_heeds_a_device_that_has_less_than_the_budget(
+    tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, placement = learner(tiny_recipe("zofc/base", "training.memory=1GB"))
+    limit(model, monkeypatch, 8)
+    plan_memory(model, placement, batch(), LABELS)
+    pace = placement.paces["peft"]
+    assert 1 < (pace.micro_batch or 8) * pace.chunk <= 8 and not placement.notices
+    limit(model, monkeypatch, 0)
+    with pytest.raises(RecipeError, match="the device runs out of memory before 1000 MB, with one image at a time"):
+        plan_memory(model, placement, batch(), LABELS)
