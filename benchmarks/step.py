@@ -12,12 +12,13 @@ neither time nor memory depends on them.
 from __future__ import annotations
 
 import argparse
+import copy
 import gc
 import json
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,15 +109,16 @@ class Bench:
         self.device = torch.device(options.device)
         memory = "auto" if options.small_workspace else None  # cuBLAS then gets less than a megabyte for itself
         set_up(self.device, Training(deterministic=False, memory=memory))
+        self.blank = load_backbone(BackboneRecipe(name=options.backbone, pretrained=False), SEED)
         g = torch.Generator().manual_seed(0)
-        size = self.backbone("fp32").image_size
+        size = self.blank.image_size
         self.images = torch.randn(options.batch, 3, size, size, generator=g)
         self.labels = torch.randint(0, options.classes, (options.batch,), generator=g)
-        self.reference: dict[tuple[str, str, int], Tensor] = {}
+        self.references: dict[tuple[str, str, str], Tensor] = {}
 
     def backbone(self, precision: str, recompute: bool = False) -> Backbone:
-        recipe = BackboneRecipe(name=self.options.backbone, pretrained=False)
-        return load_backbone(recipe, SEED, self.device, PRECISIONS[precision], recompute)
+        vit = copy.deepcopy(self.blank.vit).to(PRECISIONS[precision]).to(self.device)
+        return replace(self.blank, vit=vit, recompute=recompute)
 
     def method(self, way: Way, backbone: Backbone) -> Method:
         recipe = Recipe(seed=SEED, peft=Peft(blocks=way.blocks, rank=5, scale=0.1))
@@ -203,7 +205,7 @@ class Bench:
                 peak = seen.bytes
             row = Row(name, way.what, middle, peak, spread, details=asdict(way))
             if way.estimator is not None and not self.options.no_reference:
-                row.correlation = self.correlation(way, place, method)
+                row.correlation = self.correlation(way)
             if not self.options.no_flops:
                 row.forwards = self.forwards(way, place)
         finally:
@@ -211,31 +213,27 @@ class Bench:
         show(row)
         return row
 
-    def correlation(self, way: Way, place: Placement, method: Method) -> float:
+    def correlation(self, way: Way) -> float:
         """Of the coefficients along many directions with the derivatives in float64, at the same values."""
-        found, exact = [], []
-        images, labels = self.images[: self.options.reference_batch], self.labels[: self.options.reference_batch]
-        images, labels = images.to(self.device), labels.to(self.device)
-        queries = []
+        key = (way.blocks, way.precision, way.per)
+        if key not in self.references:
+            double = self.backbone(way.precision)
+            double.vit.double()  # the same weights, rounded as they are resident
+            exactly = Way("", "forward_gradient", blocks=way.blocks, per=way.per, chunk=2)
+            self.references[key] = self.coefficients(exactly, self.method(way, double).double(), torch.float64)
+        found = self.coefficients(way, self.method(way, self.backbone(way.precision)), torch.float32)
+        return float(torch.corrcoef(torch.stack([found, self.references[key]]))[0, 1])
+
+    def coefficients(self, way: Way, method: Method, dtype: torch.dtype) -> Tensor:
+        place = Placement(method, method.groups(), self.plans(way), SEED, 0)
+        batch = self.options.reference_batch
+        images, labels = self.images[:batch].to(self.device, dtype), self.labels[:batch].to(self.device)
+        found = []
         for number in range(self.options.reference_steps):
-            query = place.query("peft", number, len(images))
-            queries.append(query)
-            with torch.no_grad():
-                seen = survey(method, images, query, False, place.paces["peft"])
-                found.append(coefficients(method, labels, query, seen)[0].flatten().cpu())
-        double = load_backbone(BackboneRecipe(name=self.options.backbone, pretrained=False), SEED, self.device)
-        double.vit.to(PRECISIONS[way.precision]).double()  # the same weights, rounded as they are resident
-        reference = self.method(way, double).double()
-        reference.load_state_dict(method.state_dict())
-        exactly = Way("", "forward_gradient", blocks=way.blocks, per=way.per, chunk=1)
-        precise = Placement(reference, reference.groups(), self.plans(exactly), SEED, 0)
-        for number in range(self.options.reference_steps):
-            query = precise.query("peft", number, len(images))
-            with torch.no_grad():
-                seen = survey(reference, images.double(), query, False, precise.paces["peft"])
-                exact.append(coefficients(reference, labels, query, seen)[0].flatten().cpu())
-        pair = torch.stack([torch.cat(found), torch.cat(exact)])
-        return float(torch.corrcoef(pair)[0, 1])
+            query = place.query("peft", number, batch)
+            seen = survey(method, images, query, False, place.paces["peft"])
+            found.append(coefficients(method, labels, query, seen)[0].flatten().cpu())
+        return torch.cat(found)
 
     def forwards(self, way: Way, place: Placement) -> float:
         """Matrix operations of a step, counted as torch executes them, in plain forwards of the batch."""

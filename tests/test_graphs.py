@@ -1,0 +1,111 @@
+"""Facts about recorded work: replayed steps are the steps. Most need a CUDA device; the others show the bookkeeping."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from zofc.methods import get_method
+from zofc.model.backbone import Backbone, load_backbone
+from zofc.optim.graphs import PLAIN_RUNS, Recorder
+from zofc.optim.placement import Placement
+from zofc.recipe import Backbone as BackboneRecipe
+from zofc.recipe import Group, Peft, Recipe
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+FIRST = Group(order="first", lr=0.1, epochs=2)
+ZEROTH = Group(order="zeroth", lr=0.1, queries=3, clip=1.0, epochs=4)
+KINDS = {
+    "ZO-FC": {"peft": ZEROTH, "head": FIRST},
+    "ZO-FC, stacked": {"peft": ZEROTH.model_copy(update={"chunk": 6}), "head": FIRST},
+    "ZO-FC, one-sided": {"peft": ZEROTH.model_copy(update={"estimator": "one_sided"}), "head": FIRST},
+    "ZO-FC, forward gradients": {
+        "peft": ZEROTH.model_copy(update={"estimator": "forward_gradient", "chunk": 3}),
+        "head": FIRST,
+    },
+    "ZO-FC, a direction for each image": {"peft": ZEROTH.model_copy(update={"per": "image"}), "head": FIRST},
+    "zeroth order": {"peft": ZEROTH, "head": ZEROTH},
+    "first order": {"peft": FIRST, "head": FIRST},
+    "swapped": {"peft": FIRST, "head": ZEROTH},
+}
+
+
+def train(path: str, kind: str, graphs: bool, stream: bool, dtype: torch.dtype) -> tuple[Tensor, list[float]]:
+    """Twelve steps on batches of two sizes, over two epochs after which the first-order groups stop."""
+    backbone = load_backbone(BackboneRecipe(name=path), device="cuda", dtype=dtype)
+    method = get_method("adapter")(backbone, Recipe(seed=3, peft=Peft(blocks="first 2", rank=4)))
+    method.extend(range(3))
+    g = torch.Generator().manual_seed(0)
+    plans = KINDS[kind]
+    if stream:
+        plans = {name: plan.model_copy(update={"micro_batch": 2}) for name, plan in plans.items()}
+    place = Placement(method, method.groups(), plans, seed=3, task=0, graphs=graphs)
+    losses = []
+    for step in range(18):
+        images = torch.rand(6 if step % 3 else 4, 3, 16, 16, generator=g)
+        labels = torch.arange(len(images)) % 3
+        if not stream:
+            images, labels = images.cuda(), labels.cuda()
+        epoch = step // 6
+        if any(mover.active(epoch) for mover in place.movers.values()):
+            losses.append(place.step(images, labels, epoch, step).loss)
+    if graphs:
+        assert any(recording is not None for recording in place.recorder.recordings.values())
+    return torch.cat([value.flatten() for value in method.parameters()]).cpu(), losses
+
+
+@needs_cuda
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_replayed_steps_are_the_steps(tiny_weights: str, kind: str, stream: bool) -> None:
+    """With two batch sizes, and groups that stop while others go on: the same parameters, the same losses."""
+    if stream and kind in ("first order", "swapped"):
+        pytest.skip("a backward pass over images on the host is not recorded")
+    plain, plain_losses = train(str(tiny_weights), kind, False, stream, torch.float32)
+    replayed, losses = train(str(tiny_weights), kind, True, stream, torch.float32)
+    torch.testing.assert_close(replayed, plain, rtol=1e-5, atol=1e-6)
+    assert losses == pytest.approx(plain_losses, rel=1e-5)
+
+
+@needs_cuda
+def test_forward_gradients_in_bf16_are_replayed_too(tiny_weights: str) -> None:
+    kind = "ZO-FC, forward gradients"
+    plain, _ = train(str(tiny_weights), kind, False, False, torch.bfloat16)
+    replayed, _ = train(str(tiny_weights), kind, True, False, torch.bfloat16)
+    torch.testing.assert_close(replayed, plain, rtol=1e-3, atol=1e-4)
+
+
+@needs_cuda
+def test_what_waits_for_the_device_is_done_as_it_is() -> None:
+    recorder = Recorder(True)
+    for number in range(5):
+        x = torch.full((3,), float(number), device="cuda")
+        assert recorder("waits", lambda x: float(x.sum()), x) == 3 * number
+    assert list(recorder.recordings.values()) == [None]
+
+
+@needs_cuda
+def test_a_recording_is_made_after_a_few_plain_runs_and_once_for_each_shape() -> None:
+    recorder, runs = Recorder(True), []
+
+    def work(x: Tensor) -> tuple[Tensor]:
+        runs.append(1)
+        return (x * 2,)
+
+    for size in (3, 5):
+        for number in range(PLAIN_RUNS + 4):
+            x = torch.full((size,), float(number), device="cuda")
+            (found,) = recorder("double", work, x)
+            assert torch.equal(found, 2 * x)
+    assert len(recorder.recordings) == 2 and len(runs) == 2 * (PLAIN_RUNS + 2)
+    assert recorder.keeps(found) and not recorder.keeps(x)
+    recorder.forget()
+    assert not recorder.recordings and not recorder.keeps(found)
+
+
+def test_on_other_devices_nothing_is_recorded(tiny: Backbone) -> None:
+    recorder = Recorder(True)
+    for number in range(PLAIN_RUNS + 3):
+        assert recorder("plain", lambda x: x + 1, torch.tensor([number])).tolist() == [number + 1]
+    assert not recorder.recordings and not recorder.keeps(tiny)
