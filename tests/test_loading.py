@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import multiprocessing
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -225,10 +226,19 @@ def numbered(count: int, log: list[str], fault: Exception | None = None) -> Gene
         log.append("close")
 
 
+def await_entry(log: list[str], entry: str) -> None:
+    """Batches are made in a thread of their own."""
+    deadline = time.monotonic() + 10
+    while entry not in log and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
 def test_one_batch_is_made_before_the_one_before_it_is_used_and_no_more_than_one() -> None:
     log: list[str] = []
     for images, _ in make_ahead(numbered(3, log), torch.device("cpu")):
-        log.append(f"use {int(images)}")
+        number = int(images)
+        await_entry(log, f"make {number + 1}" if number < 2 else "close")
+        log.append(f"use {number}")
     assert log == ["make 0", "make 1", "use 0", "make 2", "use 1", "close", "use 2"]
 
 
@@ -236,6 +246,7 @@ def test_an_error_ahead_is_raised_when_its_batch_is_asked_for() -> None:
     log: list[str] = []
     batches = make_ahead(numbered(2, log, DataError("broken")), torch.device("cpu"))
     assert [int(next(batches)[0]), int(next(batches)[0])] == [0, 1]
+    await_entry(log, "close")
     assert log == ["make 0", "make 1", "fail", "close"]
     with pytest.raises(DataError, match="broken"):
         next(batches)

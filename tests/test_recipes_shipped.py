@@ -12,6 +12,7 @@ import pytest
 from zofc.methods import check_placement, get_method
 from zofc.paper import printed
 from zofc.recipe import Group, Recipe, dump_recipe, load_recipe, recipe_names, recipe_presets
+from zofc.training.resolve import check_recipe
 
 SETTINGS = ("cifar100-inc5", "cifar100-inc10", "imagenet-r-inc5", "imagenet-r-inc10", "domainnet-inc69")
 INC5 = ("cifar100-inc5", "imagenet-r-inc5")
@@ -498,3 +499,25 @@ def test_zofc_with_another_module_is_zofc_otherwise(row: str, setting: str) -> N
         assert ours.model_dump(exclude=differing) == plain.model_dump(exclude=differing)
         assert (ours.peft.kind, ours.peft.blocks, ours.peft.length) == (row.removeprefix("zofc-"), "first 5", 10)
     assert ("released" in recipe_presets(f"{row}/{setting}")) == ZOFC_WITH[row, setting]
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if "fast" in recipe_presets(name)])
+def test_the_fast_preset_changes_how_a_step_is_made_and_nothing_else(name: str) -> None:
+    """Derivatives in place of differences, in 16 bits; the same groups, rates, clips, directions and epochs."""
+    fast, plain = loaded(name, "fast"), loaded(name)
+    assert fast.training.precision == "bf16" and plain.training.precision == "fp32"
+    for group, plan in fast.optimize.items():
+        if plan.order == "zeroth":
+            assert plan.estimator == "forward_gradient"
+        same = plan.model_copy(update={"estimator": "spsa", "chunk": plain.optimize[group].chunk})
+        assert same == plain.optimize[group]
+    rest = {"preset", "optimize", "training"}
+    assert fast.model_dump(exclude=rest) == plain.model_dump(exclude=rest)
+    check_recipe(fast)
+
+
+def test_every_row_whose_module_moves_by_differences_has_a_fast_preset() -> None:
+    for name in recipe_names():
+        plan = loaded(name).optimize.get("peft")
+        if plan is not None and plan.order == "zeroth" and not name.startswith("demo/"):
+            assert "fast" in recipe_presets(name), name

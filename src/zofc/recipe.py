@@ -31,7 +31,7 @@ from zofc.recipe_files import (
 
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
-Preset = Literal["paper", "controlled", "released"]
+Preset = Literal["paper", "controlled", "released", "fast"]
 PRESETS: tuple[str, ...] = get_args(Preset)
 
 

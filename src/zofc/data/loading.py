@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -167,37 +168,31 @@ class Loader:
 
 
 def make_ahead(batches: Generator[Batch], device: torch.device) -> Iterator[Batch]:
-    """The same batches, each begun before the one before it is handed over; on CUDA they are made beside its step.
-
-    All of it happens in this thread: what another asks of CUDA while a step is being recorded could spoil the
-    recording. An error waits until its batch is asked for.
-    """
+    """The same batches, each begun in a thread of its own before the one before it is handed over: while a step waits
+    for the device, the next batch is drawn, and on CUDA it is made on a stream beside the step's. An error waits until
+    its batch is asked for."""
     side = _side_stream(device) if device.type == "cuda" else None
     if side is not None:
         side.wait_stream(torch.cuda.current_stream(device))
-    try:
-        upcoming = _begin(batches, side)
-        while upcoming is not None:
-            batch = upcoming
-            if isinstance(batch, Exception):
-                raise batch
-            if side is not None:
-                user = torch.cuda.current_stream(device)
-                user.wait_stream(side)
-                for tensor in batch:
-                    tensor.record_stream(user)  # its memory is not made into another batch while it is in use there
-            upcoming = _begin(batches, side)
-            yield batch
-    finally:
-        batches.close()
+    with ThreadPoolExecutor(1, "batches") as thread:
+        upcoming = thread.submit(_begin, batches, side)
+        try:
+            while (batch := upcoming.result()) is not None:
+                if side is not None:
+                    user = torch.cuda.current_stream(device)
+                    user.wait_stream(side)
+                    for tensor in batch:
+                        tensor.record_stream(user)  # its memory is not made into another batch while in use there
+                upcoming = thread.submit(_begin, batches, side)
+                yield batch
+        finally:
+            wait([upcoming])  # a generator cannot be closed while it makes a batch
+            batches.close()
 
 
-def _begin(batches: Iterator[Batch], side: torch.cuda.Stream | None) -> Batch | Exception | None:
-    try:
-        with nullcontext() if side is None else torch.cuda.stream(side):
-            return next(batches, None)
-    except Exception as error:
-        return error
+def _begin(batches: Iterator[Batch], side: torch.cuda.Stream | None) -> Batch | None:
+    with nullcontext() if side is None else torch.cuda.stream(side):
+        return next(batches, None)
 
 
 @cache
