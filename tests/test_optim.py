@@ -221,6 +221,27 @@ def test_sequential_batched_and_micro_batched_updates_agree_in_float64(
     assert float((other - plain).norm() / plain.norm()) < 1e-9
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_no_way_of_working_in_fp32_is_much_further_from_the_float64_update_than_one_by_one(
+    tiny: Backbone, images: Tensor, seed: int
+) -> None:
+    """Within 1.5 times, over 32 coefficients: stacking and micro-batches round differently, not worse."""
+
+    def errors(dtype: torch.dtype) -> list[Tensor]:
+        method = make(tiny, dtype=dtype, recipe=RECIPE.model_copy(update={"seed": seed}))
+        space = Space(method.groups()["peft"])
+        vectors = Directions("rademacher", seed).stack(0, 32, (space.size,), torch.device("cpu"))
+        query = Query(space, vectors, get_estimator("spsa"), 1e-3)
+        paces = [Pace(), Pace(None, 8), Pace(None, 64), Pace(2), Pace(3, 16)]
+        found = [survey(method, images.to(dtype), query, False, pace) for pace in paces]
+        return [coefficients(method, LABELS % 3 + 2, query, one)[0] for one in found]
+
+    exact = errors(torch.float64)[0]
+    one_by_one, *others = [float((found - exact).norm()) for found in errors(torch.float32)]
+    assert one_by_one < 1e-2 * float(exact.norm())
+    assert max(others) < 1.5 * one_by_one
+
+
 @pytest.mark.parametrize("way", [{}, *WAYS])
 def test_fp32_updates_point_where_the_float64_update_points(
     tiny: Backbone, images: Tensor, way: dict[str, int]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -130,7 +130,7 @@ class Loader:
 
     def _serve(self, requests: Callable[[], Iterator[Request]], view: TrainView | TestView) -> Iterator[Batch]:
         batches = self._make(requests, view)
-        return make_ahead(batches, self.made_on) if self.ahead else batches
+        return make_ahead(batches, self.made_on, self.path == "device") if self.ahead else batches
 
     def _make(self, requests: Callable[[], Iterator[Request]], view: TrainView | TestView) -> Generator[Batch]:
         mean, std = (
@@ -167,15 +167,16 @@ class Loader:
             yield indices.to(self.made_on, non_blocking=True), pixels.to(self.made_on, non_blocking=True)
 
 
-def make_ahead(batches: Generator[Batch], device: torch.device) -> Iterator[Batch]:
-    """The same batches, each begun in a thread of its own before the one before it is handed over: while a step waits
-    for the device, the next batch is drawn, and on CUDA it is made on a stream beside the step's. An error waits until
-    its batch is asked for."""
+def make_ahead(batches: Generator[Batch], device: torch.device, threaded: bool = True) -> Iterator[Batch]:
+    """The same batches, each begun before the one before it is handed over; on CUDA they are made on a stream beside
+    the step's. In a thread of its own the next batch is drawn while a step waits for the device; what worker processes
+    make needs none, and would not outlive it well. An error waits until its batch is asked for."""
     side = _side_stream(device) if device.type == "cuda" else None
     if side is not None:
         side.wait_stream(torch.cuda.current_stream(device))
     with ThreadPoolExecutor(1, "batches") as thread:
-        upcoming = thread.submit(_begin, batches, side)
+        submit = thread.submit if threaded else _here
+        upcoming = submit(_begin, batches, side)
         try:
             while (batch := upcoming.result()) is not None:
                 if side is not None:
@@ -183,11 +184,21 @@ def make_ahead(batches: Generator[Batch], device: torch.device) -> Iterator[Batc
                     user.wait_stream(side)
                     for tensor in batch:
                         tensor.record_stream(user)  # its memory is not made into another batch while in use there
-                upcoming = thread.submit(_begin, batches, side)
+                upcoming = submit(_begin, batches, side)
                 yield batch
         finally:
             wait([upcoming])  # a generator cannot be closed while it makes a batch
             batches.close()
+
+
+def _here(work: Callable[..., Batch | None], *given: Any) -> Future[Batch | None]:
+    """What a thread would do, done here."""
+    future: Future[Batch | None] = Future()
+    try:
+        future.set_result(work(*given))
+    except Exception as error:
+        future.set_exception(error)
+    return future
 
 
 def _begin(batches: Iterator[Batch], side: torch.cuda.Stream | None) -> Batch | None:
