@@ -55,6 +55,7 @@ class Way:
     graphs: bool = True
     fused: bool = True
     recompute: bool = False
+    compiled: bool = False
     stream: bool = False  # images stay on the host, a micro-batch at a time is on the device
 
 
@@ -70,6 +71,7 @@ WAYS: dict[str, Way] = {
     "forward": Way("forward gradient, bf16", "forward_gradient", "bf16"),
     "first-eager": Way("first order, ours, bf16, no graph", precision="bf16", graphs=False),
     "first": Way("first order, ours, bf16", precision="bf16"),
+    "first-compiled": Way("first order, ours, bf16, compiled", precision="bf16", compiled=True),
     "late-3": Way("forward gradient, bf16, last 3 blocks", "forward_gradient", "bf16", "last 3"),
     "late-2": Way("forward gradient, bf16, last 2 blocks", "forward_gradient", "bf16", "last 2"),
     "late-3-spsa": Way("two-point, fp32, last 3 blocks", "spsa", blocks="last 3"),
@@ -116,9 +118,9 @@ class Bench:
         self.labels = torch.randint(0, options.classes, (options.batch,), generator=g)
         self.references: dict[tuple[str, str, str], Tensor] = {}
 
-    def backbone(self, precision: str, recompute: bool = False) -> Backbone:
+    def backbone(self, precision: str, recompute: bool = False, compiled: bool = False) -> Backbone:
         vit = copy.deepcopy(self.blank.vit).to(PRECISIONS[precision]).to(self.device)
-        return replace(self.blank, vit=vit, recompute=recompute)
+        return replace(self.blank, vit=vit, recompute=recompute, compiled=compiled)
 
     def method(self, way: Way, backbone: Backbone) -> Method:
         recipe = Recipe(seed=SEED, peft=Peft(blocks=way.blocks, rank=5, scale=0.1))
@@ -190,7 +192,7 @@ class Bench:
     def way(self, name: str) -> Row:
         way = WAYS[name]
         self.tidy()
-        method = self.method(way, self.backbone(way.precision, way.recompute))
+        method = self.method(way, self.backbone(way.precision, way.recompute, way.compiled))
         place = Placement(method, method.groups(), self.plans(way), SEED, 0, way.graphs)
         images, labels = (self.images, self.labels) if way.stream else self.on_device()
         if way.stream and self.device.type == "cuda":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -470,3 +471,36 @@ def test_peft_that_cannot_be_is_refused(tiny: Backbone) -> None:
         peft("adaptr", tiny)
     with pytest.raises(RecipeError, match=r"peft\.scale"):
         peft("lora", tiny, scale="learned")
+
+
+@pytest.mark.parametrize(("recompute", "compiled"), [(True, False), (False, True), (True, True)])
+def test_recomputed_and_compiled_blocks_have_the_same_gradients(
+    tiny: Backbone, images: torch.Tensor, recompute: bool, compiled: bool
+) -> None:
+    """In float64, for an adapter and for LoRA; without a gradient to take, neither is done."""
+    tiny.vit.double()
+    for kind in ("adapter", "lora"):
+        module = stirred(peft(kind, tiny).double())
+        found = []
+        for backbone in (tiny, dataclasses.replace(tiny, recompute=recompute, compiled=compiled)):
+            leaves = {name: value.detach().requires_grad_() for name, value in module.named_parameters()}
+            with torch.enable_grad():
+                features = backbone.leave(backbone.enter(images.double(), module.entrance), module.inserts(leaves))
+                found.append([features, *torch.autograd.grad(features.sin().sum(), list(leaves.values()))])
+        for ours, plain in zip(*found, strict=True):
+            torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-11)
+
+
+def test_recomputation_keeps_one_activation_a_block(tiny: Backbone, images: torch.Tensor) -> None:
+    module = stirred(peft("adapter", tiny, blocks="all"))
+    kept = []
+    for backbone in (tiny, dataclasses.replace(tiny, recompute=True)):
+        leaves = {name: value.detach().requires_grad_() for name, value in module.named_parameters()}
+        saved: list[int] = []
+        with (
+            torch.enable_grad(),
+            torch.autograd.graph.saved_tensors_hooks(lambda t, saved=saved: saved.append(t.numel()) or t, lambda t: t),
+        ):
+            backbone.leave(backbone.enter(images), module.inserts(leaves))
+        kept.append(sum(saved))
+    assert kept[1] < kept[0] / 3

@@ -241,6 +241,7 @@ class Training(Strict):
     )
     allow_noisy_differences: bool = Field(False, description="finite differences in less than fp32")
     graphs: bool = Field(True, description="on CUDA, record a step once and replay it")
+    compile: bool = Field(False, description="first order: blocks compiled by torch (a minute, and a C++ compiler)")
     recompute: bool = Field(False, description="first order: keep one activation a block, compute the rest again")
     deterministic: bool = Field(True, description="only kernels that give the same result each time, where there are")
     loading: Literal["auto", "workers", "device"] = Field(
@@ -248,6 +249,7 @@ class Training(Strict):
     )
     workers: Annotated[int, Field(ge=0)] = Field(2, description="loading processes where images are decoded one by one")
     checkpoint_minutes: Annotated[float, Field(gt=0)] = 10.0
+    keep_tasks: bool = Field(False, description="keep what was trained after each task, which zofc flatness measures")
     loggers: tuple[str, ...] = Field((), description="tensorboard, wandb, mlflow")
 
     @field_validator("memory")

@@ -39,6 +39,7 @@ class Backbone:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     recompute: bool = False  # in a backward pass, keep one activation a block and compute the others again
+    compiled: bool = False
 
     @property
     def width(self) -> int:
@@ -87,7 +88,7 @@ class Backbone:
 
     def leave(self, state: State, inserts: Inserts) -> Tensor:
         """Features (..., width) of what stands at some place of the walk, at least in fp32."""
-        end = walking.walk(self.vit, state, inserts, rows=self.read, recompute=self.recompute)
+        end = walking.walk(self.vit, state, inserts, rows=self.read, recompute=self.recompute, compiled=self.compiled)
         features = walking.read_out(self.vit, end.x)
         return features.float() if self.dtype.itemsize < 4 else features
 
@@ -109,6 +110,7 @@ def load_backbone(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     recompute: bool = False,
+    compiled: bool = False,
 ) -> Backbone:
     """The backbone a recipe names, frozen, in evaluation mode, its weights resident in `dtype` on `device`."""
     name = recipe.name
@@ -126,7 +128,7 @@ def load_backbone(
         found = _from_timm(recipe, seed)
     found.vit.eval().requires_grad_(False)
     found.vit.to(device=device, dtype=dtype)
-    return replace(found, recompute=recompute)
+    return replace(found, recompute=recompute, compiled=compiled)
 
 
 def _from_timm(recipe: BackboneRecipe, seed: int) -> Backbone:

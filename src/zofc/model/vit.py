@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -176,6 +177,14 @@ def walk_block(block: Block, x: Tensor, insert: Insert) -> Tensor:
     return advance(block, State(Place(0, STARTED), x), insert).x
 
 
+@cache
+def compiled_advance() -> Callable[..., State]:
+    """`advance` by torch's compiler, which falls back to the plain one where it cannot."""
+    torch._dynamo.config.suppress_errors = True
+    function: Callable[..., State] = torch.compile(advance)
+    return function
+
+
 def walk(
     vit: VisionTransformer,
     state: State,
@@ -183,19 +192,22 @@ def walk(
     until: Place | None = None,
     rows: slice | None = None,
     recompute: bool = False,
+    compiled: bool = False,
 ) -> State:
-    """From a state to the place `until`, the end by default; in the last block only `rows` are carried on. `recompute`:
-    a backward pass computes a block's activations anew instead of keeping them."""
+    """From a state to the place `until`, the end by default; in the last block only `rows` are carried on. Where there
+    will be a backward pass it may `recompute` a block's activations instead of keeping them, and be `compiled`."""
     last = len(vit.blocks) - 1
     end = until or Place(last + 1, STARTED)
     while state.place < end:
         number = state.place.block
         stop = DONE if number < end.block else end.stage
         insert, kept = inserts.get(number, NOTHING), rows if number == last else None
-        if recompute and torch.is_grad_enabled():
-            state = checkpoint(advance, vit.blocks[number], state, insert, stop, kept, use_reentrant=False)
-        else:
+        if not torch.is_grad_enabled():
             state = advance(vit.blocks[number], state, insert, stop, kept)
+            continue
+        function = compiled_advance() if compiled else advance
+        given = (vit.blocks[number], state, insert, stop, kept)
+        state = checkpoint(function, *given, use_reentrant=False) if recompute else function(*given)
     return state
 
 

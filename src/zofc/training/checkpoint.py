@@ -21,6 +21,7 @@ from zofc.training.folder import speaking_of, write_whole
 
 VERSION = 1
 FOLDER = "checkpoint"
+KEPT = "tasks"
 
 
 @dataclass
@@ -87,6 +88,30 @@ def load_checkpoint(run: Path) -> Checkpoint | None:
         raise RunError(f"{path.parent} cannot be read: {error}") from error
     method = {key.removeprefix("method|"): value for key, value in found.items() if key.startswith("method|")}
     return progress, method, _unflatten({**found, **scalars})
+
+
+def keep_task(run: Path, number: int, method: Mapping[str, Tensor]) -> None:
+    """Keep the method's tensors as they are after task `number`, counted from 1."""
+    folder = run / KEPT
+    with speaking_of(folder):
+        folder.mkdir(exist_ok=True)
+    tensors = {key: value.detach().cpu().contiguous() for key, value in method.items()}
+    write_whole(folder / f"{number:02d}.safetensors", save(tensors))
+
+
+def kept_tasks(run: Path) -> dict[int, Path]:
+    """The kept tensors of each task, by its number."""
+    found = {path.stem: path for path in (run / KEPT).glob("*.safetensors")}
+    return {int(stem): found[stem] for stem in sorted(found, key=lambda stem: (len(stem), stem)) if stem.isdecimal()}
+
+
+def load_task(path: Path) -> dict[str, Tensor]:
+    """The tensors that were kept in a file."""
+    try:
+        with safe_open(path, framework="pt") as tensors:
+            return {key: tensors.get_tensor(key) for key in tensors.keys()}  # noqa: SIM118 (not a dict)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from error
 
 
 def _flatten(optimizers: Optimizers) -> dict[str, Any]:

@@ -25,7 +25,12 @@ class Continual:
         self.device = device
         training = recipe.training
         self.backbone = load_backbone(
-            recipe.backbone, recipe.seed, device, PRECISIONS[training.precision], training.recompute
+            recipe.backbone,
+            recipe.seed,
+            device,
+            PRECISIONS[training.precision],
+            training.recompute,
+            training.compile,
         )
         self.method = get_method(recipe.method.name)(self.backbone, recipe)
         self.classes: list[str] = []

@@ -22,7 +22,9 @@ EXECUTION = (
     "workers",
     "loggers",
     "checkpoint_minutes",
+    "keep_tasks",
     "graphs",
+    "compile",
     "memory",
 )  # of a recipe's training section
 BEGINNINGS = ("recipe.yaml", "environment.json", "events.jsonl")  # what a run has before its first checkpoint

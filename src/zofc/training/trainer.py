@@ -74,6 +74,8 @@ class Trainer:
             training = TaskTraining(model, model.loader(stream.train_set(task)), self.events, len(stream.tasks))
             self._learn(training, None if fresh else optimizers, asked)
             self._evaluate(model, stream)
+            if self.recipe.training.keep_tasks:  # before the checkpoint: a run killed in between keeps it again
+                checkpoint.keep_task(self.folder.path, self.progress.done, model.method.state_dict())
             self._save(model, None)
             self._write_results(stream, model)
         metrics = self.folder.read_json("metrics.json")
