@@ -300,13 +300,17 @@ def main() -> None:
     parser.add_argument("--no-reference", action="store_true")
     parser.add_argument("--no-flops", action="store_true")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path, metavar="FILE", help="print the table of a result file and run nothing")
     options = parser.parse_args()
+    if options.table:
+        print(table([Row(**row) for row in json.loads(options.table.read_text())["rows"]]))
+        return
     bench = Bench(options)
     rows = bench.published()
     rows += [bench.way(name) for name in options.rows if name in WAYS]
     print(table(rows))
     if options.out:
-        settings = {key: value for key, value in vars(options).items() if key not in ("out", "rows")}
+        settings = {key: value for key, value in vars(options).items() if key not in ("out", "rows", "table")}
         whole = {"settings": settings, "environment": environment(bench.device), "rows": [asdict(row) for row in rows]}
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(whole, indent=1) + "\n")

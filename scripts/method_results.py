@@ -2,6 +2,7 @@
 
     python scripts/method_results.py --out results/method_rates.json --factors 1 10 100 --seeds 1 --set SLICE
     python scripts/method_results.py --out results/methods.json --rates results/method_rates.json --set SLICE
+    python scripts/method_results.py --out results/methods.json --table
 
 where a slice is, for example, `data.source=parquet:cifar100 backbone.name=vit_small_p8_64.safetensors data.classes=50
 data.per_class=50`. A method's recipe for CIFAR-100 in tasks of ten classes (preset `controlled`) says how it is
@@ -10,59 +11,35 @@ first-order classifier) can be compared; the learning rates, which belong to ano
 multiplied by whichever of the first command's factors was best there. For that command `cifar100-held-out` is a folder
 with the first shard of the training images as its training set and the second as its test set; the second command
 trains on the third shard and tests on the test images. Where the released code's zeroth-order baseline differs, its
-variant stands beside the correct one.
+variant stands beside the correct one. With `--fast`, zeroth-order steps take the derivative along their directions
+(forward gradients, in bf16, as the preset `fast` does) instead of differences.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
-import multiprocessing
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from zofc.recipe import Recipe, load_recipe
+from zofc.studies.grid import Cell, collect
 
 SETTING = "cifar100-inc10"
 PLAIN = ("simplecil", "ridge")
 TRAINED = ("classifier", "adapter", "lae", "l2p", "coda", "aper", "ease", "inflora")
 REGRESSED = (("adapter", "hybrid"), ("aper", "FO"))  # whose features a regression reads as well
 VARIED = ("lae", "l2p", "coda", "ease", "inflora")  # whose released zeroth-order baseline is another method
-KEPT = (
-    "all_classes", "final_average", "average_incremental", "last_task", "forgetting", "seconds", "peak_memory",
-    "trainable_parameters", "steps",
-)  # fmt: skip
-
-
-class Cell(NamedTuple):
-    """One run of the grid."""
-
-    method: str
-    placement: str  # FO, ZO, hybrid or none
-    variant: str
-    readout: str  # rows or ridge
-    factor: float  # on the recipe's learning rates
-    seed: int
-
-    @property
-    def recipe(self) -> str:
-        """The recipe it starts from: the hybrid's module moves as in the ZO row, its classifier as in the FO row."""
-        family = {"none": self.method, "FO": f"{self.method}-fo"}.get(self.placement, f"{self.method}-zo")
-        return f"{family}/{SETTING}"
-
-
+NAMES = {
+    "simplecil": "SimpleCIL", "ridge": "Ridge regression", "classifier": "Classifier",
+    "adapter": "Adapter + classifier", "lae": "LAE", "l2p": "L2P", "coda": "CODA-Prompt", "aper": "APER",
+    "ease": "EASE", "inflora": "InfLoRA",
+}  # fmt: skip
+LABELS = ("method", "placement", "variant", "readout")
+SHOWN = ("all_classes", "final_average", "last_task", "forgetting")
 Factors = Mapping[tuple[str, str], Sequence[float]]  # by method and placement
-
-
-def grid(seeds: Sequence[int], methods: Sequence[str], factors: Factors) -> list[Cell]:
-    """Every cell, with the learning-rate factors that are asked for a method and placement."""
-    return [
-        Cell(method, placement, variant, readout, factor, seed)
-        for seed in seeds
-        for method in methods
-        for placement, variant, readout in rows_of(method)
-        for factor in factors.get((method, placement), [1.0])
-    ]
 
 
 def rows_of(method: str) -> Iterator[tuple[str, str, str]]:
@@ -78,7 +55,43 @@ def rows_of(method: str) -> Iterator[tuple[str, str, str]]:
         yield "ZO", "zofc", "rows"
 
 
-def best_factors(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[float]]:
+def grid(options: argparse.Namespace, factors: Factors) -> Iterator[Cell]:
+    for seed in options.seeds:
+        for method in options.methods:
+            for placement, variant, readout in rows_of(method):
+                if len(options.factors) > 1 and (variant, readout) != ("official", "rows"):
+                    continue  # variants and readouts take the rates of the rows they stand beside
+                for factor in factors.get((method, placement), [1.0]):
+                    labels = {"method": method, "placement": placement, "variant": variant, "readout": readout,
+                              "factor": factor, "seed": seed}  # fmt: skip
+                    yield Cell(labels, make_recipe(labels, options))
+
+
+def make_recipe(labels: Mapping[str, Any], options: argparse.Namespace) -> Recipe:
+    """A row's recipe: the hybrid's module moves as in the ZO row, its classifier as in the FO row."""
+    method, placement, factor = labels["method"], labels["placement"], labels["factor"]
+    family = {"none": method, "FO": f"{method}-fo"}.get(placement, f"{method}-zo")
+    own = [] if method in PLAIN else ["preset=controlled"]
+    changes = [f"seed={labels['seed']}", f"method.variant={labels['variant']}", *own, *options.settings]
+    if labels["readout"] == "ridge":
+        changes.append("method.readout=ridge")
+    if options.fast:
+        changes += ["training.precision=bf16"]
+    recipe: Recipe = load_recipe(f"{family}/{SETTING}", changes)
+    plans = dict(recipe.optimize)
+    if placement == "hybrid":
+        plans["head"] = load_recipe(f"{method}-fo/{SETTING}", own).optimize["head"]
+    for name, plan in plans.items():
+        update: dict[str, Any] = {"epochs": options.epochs, "start": 0, "chunk": options.chunk}
+        update |= {"lr": plan.lr * factor, "min_lr": plan.min_lr * factor}
+        if options.fast and plan.order == "zeroth":
+            update["estimator"] = "forward_gradient"
+        plans[name] = plan.model_copy(update=update)
+    name = "-".join([method, placement, labels["variant"], labels["readout"]])
+    return recipe.model_copy(update={"optimize": plans, "name": name, "title": name, "paper": None})
+
+
+def best_factors(rows: Sequence[Mapping[str, Any]]) -> Factors:
     """The factor with the highest accuracy on all classes, for each method and placement."""
     own = [row for row in rows if row["variant"] == "official" and row["readout"] == "rows" and "failed" not in row]
     found: dict[tuple[str, str], list[float]] = {}
@@ -87,71 +100,67 @@ def best_factors(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], lis
     return found
 
 
-def make_recipe(cell: Cell, epochs: int, chunk: int, settings: Sequence[str]) -> Any:
-    from zofc.recipe import Recipe, load_recipe
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Mean ± standard deviation over seeds, as Markdown, in the order of the grid."""
+    lines = [
+        "| method | placement | all classes % | final average % | last task % | forgetting | memory of a step | time |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for method in NAMES:
+        for kind in rows_of(method):
+            mine = [
+                row
+                for row in rows
+                if (row["method"], row["placement"], row["variant"], row["readout"]) == (method, *kind)
+            ]
+            mine = [row for row in mine if "failed" not in row]
+            if not mine:
+                continue
+            placement, variant, readout = kind
+            shown = {"none": "–", "hybrid": "ZO, FO classifier"}.get(placement, placement)
+            shown += ", as released" * (variant == "zofc") + ", ridge readout" * (readout == "ridge")
+            cells = [
+                _spread([row[key] for row in mine])
+                for key in ("all_classes", "final_average", "last_task", "forgetting")
+            ]
+            trained = bool(mine[0]["steps"])
+            memory = f"{statistics.mean(row['peak_memory'] for row in mine) / 2**20:.0f} MiB" if trained else "–"
+            seconds = f"{statistics.mean(row['seconds']['train'] for row in mine):.0f} s" if trained else "–"
+            lines.append(f"| {NAMES[method]} | {shown} | {' | '.join(cells)} | {memory} | {seconds} |")
+    return "\n".join(lines)
 
-    own = [] if cell.method in PLAIN else ["preset=controlled"]
-    changes = [f"seed={cell.seed}", f"method.variant={cell.variant}", *own, *settings]
-    if cell.readout == "ridge":
-        changes.append("method.readout=ridge")
-    recipe: Recipe = load_recipe(cell.recipe, changes)
-    plans = dict(recipe.optimize)
-    if cell.placement == "hybrid":
-        plans["head"] = load_recipe(f"{cell.method}-fo/{SETTING}", own).optimize["head"]
-    for name, plan in plans.items():
-        rates = {"lr": plan.lr * cell.factor, "min_lr": plan.min_lr * cell.factor}
-        plans[name] = plan.model_copy(update={"epochs": epochs, "start": 0, "chunk": chunk, **rates})
-    name = "-".join([cell.method, cell.placement, cell.variant, cell.readout])
-    return recipe.model_copy(update={"optimize": plans, "name": name, "title": name, "paper": None})
 
-
-def measure(job: tuple[Cell, int, int, Sequence[str], Path]) -> dict[str, Any]:
-    from zofc.errors import ZofcError
-    from zofc.training.runs import start_run, train
-
-    cell, epochs, chunk, settings, runs = job
-    gc.collect()  # the memory of a cell is its own
-    try:
-        folder = start_run(make_recipe(cell, epochs, chunk, settings), runs)
-        metrics = train(folder)
-    except ZofcError as error:  # one cell that fails is reported and does not stop the others
-        print(f"{cell}: {error}", flush=True)
-        return {**cell._asdict(), "failed": str(error)}
-    made_with = folder.read_json("environment.json")
-    print(f"{' '.join(map(str, cell))}: {metrics['all_classes']:.1f} / {metrics['forgetting']:.1f}", flush=True)
-    kept = {key: metrics[key] for key in KEPT}
-    versions = {key: made_with[key] for key in ("python", "torch", "timm", "device_name")}
-    return {**cell._asdict(), **kept, "environment": versions, "backbone": made_with["backbone"]["checksum"]}
+def _spread(values: Sequence[float]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.1f}"
+    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="the result file")
+    parser.add_argument("--table", action="store_true", help="print the table of the result file and run nothing")
     parser.add_argument("--runs", type=Path, default=Path("runs/methods"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1993, 1994, 1995])
     parser.add_argument("--methods", nargs="+", default=[*PLAIN, *TRAINED])
     parser.add_argument("--epochs", type=int, default=3, help="of every group of every method")
     parser.add_argument("--chunk", type=int, default=1, help="perturbed points in one pass; 1 needs the least memory")
+    parser.add_argument("--fast", action="store_true", help="forward gradients in bf16 instead of differences")
     parser.add_argument("--factors", type=float, nargs="+", default=[1.0], help="on all learning rates, each tried")
     parser.add_argument("--rates", type=Path, help="a result file with several factors: the best of each is taken")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--set", dest="settings", nargs="+", default=[], metavar="KEY=VALUE", help="for every recipe")
     options = parser.parse_args()
+    if options.table:
+        print(table(json.loads(options.out.read_text())["rows"]))
+        return
     pairs = [(method, placement) for method in TRAINED for placement in ("FO", "ZO", "hybrid")]
-    factors = dict.fromkeys(pairs, options.factors)
+    factors: Factors = dict.fromkeys(pairs, options.factors)
     if options.rates:
         factors = best_factors(json.loads(options.rates.read_text())["rows"])
-    cells = grid(options.seeds, options.methods, factors)
-    if len(options.factors) > 1:  # variants and readouts take the rates of the rows they stand beside
-        cells = [cell for cell in cells if (cell.variant, cell.readout) == ("official", "rows")]
-    jobs = [(cell, options.epochs, options.chunk, options.settings, options.runs) for cell in cells]
-    rows: list[dict[str, Any]] = []
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
-        for row in pool.imap_unordered(measure, jobs, chunksize=1):
-            rows.append(row)
-            whole = {"epochs": options.epochs, "chunk": options.chunk, "settings": options.settings, "rows": rows}
-            options.out.write_text(json.dumps(whole, indent=1) + "\n")
+    about = {key: getattr(options, key) for key in ("epochs", "chunk", "fast", "settings")}
+    rows = collect(list(grid(options, factors)), options.runs, options.out, about, options.processes)
     print(f"{len(rows)} cells, {sum('failed' in row for row in rows)} failed")
 
 

@@ -1,0 +1,93 @@
+"""Do the estimators learn the same? ZO-FC with each of them on one slice, over several seeds, beside its anchors.
+
+    python scripts/estimator_results.py --out results/estimators.json --set data.source=parquet:cifar100 \\
+        backbone.name=vit_small_p8_64.safetensors data.per_class=160 training.device=cuda
+    python scripts/estimator_results.py --out results/estimators.json --table
+
+Two-point differences and one-sided ones in fp32, and forward gradients in bf16, are to agree within the spread of
+their seeds. Adapters in the last blocks and a direction for each image are other estimates, whose steps cost less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from method_results import _spread
+
+from zofc.recipe import load_recipe
+from zofc.studies.grid import Cell, collect
+
+FORWARD = ("training.precision=bf16", "optimize.peft.estimator=forward_gradient", "optimize.peft.chunk=4")
+STACKED = ("optimize.peft.chunk=8",)
+WAYS: dict[str, tuple[str, str, tuple[str, ...]]] = {  # title, recipe, changes
+    "simplecil": ("SimpleCIL", "simplecil", ()),
+    "classifier": ("Classifier only", "classifier-fo", ()),
+    "first": ("First order, adapter + classifier", "adapter-fo", ()),
+    "spsa": ("ZO-FC, two-point, fp32", "zofc", STACKED),
+    "one_sided": ("ZO-FC, one-sided, fp32", "zofc", ("optimize.peft.estimator=one_sided", *STACKED)),
+    "forward": ("ZO-FC, forward gradient, bf16", "zofc", FORWARD),
+    "late": ("ZO-FC, forward gradient, bf16, last 3 blocks", "zofc", (*FORWARD, "peft.blocks=last 3")),
+    "per_image": (
+        "ZO-FC, one-sided, fp32, a direction for each image, Q = 1", "zofc",
+        ("optimize.peft.estimator=one_sided", "optimize.peft.per=image", "optimize.peft.queries=1"),
+    ),
+}  # fmt: skip
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = ["| way | all classes % | final average % | forgetting | training |", "| --- | --- | --- | --- | --- |"]
+    for way, (title, _, _) in WAYS.items():
+        mine = [row for row in rows if row["way"] == way and "failed" not in row]
+        if mine:
+            cells = [_spread([row[key] for row in mine]) for key in ("all_classes", "final_average", "forgetting")]
+            seconds = statistics.mean(row["seconds"]["train"] for row in mine)
+            lines.append(f"| {title} | {' | '.join(cells)} | {seconds:.0f} s |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--table", action="store_true", help="print the table of the result file and run nothing")
+    parser.add_argument("--runs", type=Path, default=Path("runs/estimators"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1993, 1994, 1995])
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--factor", type=float, default=10.0, help="on all learning rates")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--set", dest="settings", nargs="+", default=[], metavar="KEY=VALUE")
+    options = parser.parse_args()
+    if options.table:
+        print(table(json.loads(options.out.read_text())["rows"]))
+        return
+    cells = []
+    for seed in options.seeds:
+        for way in options.ways:
+            title, family, changes = WAYS[way]
+            preset = [] if family == "simplecil" else ["preset=controlled"]
+            recipe = load_recipe(f"{family}/cifar100-inc10", [f"seed={seed}", *preset, *changes, *options.settings])
+            plans = {
+                name: plan.model_copy(
+                    update={
+                        "epochs": options.epochs,
+                        "lr": plan.lr * options.factor,
+                        "min_lr": plan.min_lr * options.factor,
+                    }
+                )
+                for name, plan in recipe.optimize.items()
+            }
+            update = {"optimize": plans, "name": f"estimator-{way}", "title": title, "paper": None}
+            cells.append(Cell({"way": way, "seed": seed}, recipe.model_copy(update=update)))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    about = {key: getattr(options, key) for key in ("epochs", "factor", "settings")}
+    rows = collect(cells, options.runs, options.out, about, options.processes)
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Studies: grids of recipes whose runs, side by side, answer a question."""
