@@ -101,6 +101,13 @@ def collect(
         found[order[id(cell)]] = row
         rows = [found[number] for number in sorted(found)]
         write_whole(out, json.dumps({**about, "rows": rows}, indent=1) + "\n")
-        told = row.get("failed") or f"{row['all_classes']:.1f} % of all classes, forgetting {row['forgetting']:.1f}"
-        tell(f"[{len(found)}/{len(cells)}] {cell}: {told}")
+        tell(f"[{len(found)}/{len(cells)}] {cell}: {told(row)}")
     return [found[number] for number in sorted(found)]
+
+
+def told(row: Row) -> str:
+    """A row in a few words."""
+    if "failed" in row:
+        return f"failed: {row['failed']}"
+    forgotten = "" if row["forgetting"] is None else f", forgetting {row['forgetting']:.1f}"
+    return f"{row['all_classes']:.1f} % of all classes{forgotten}"

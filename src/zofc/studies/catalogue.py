@@ -1,0 +1,153 @@
+"""The paper's tables and figures as grids of recipes: what is run for each, and what the paper prints beside it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zofc import paper
+from zofc.errors import RecipeError, nearest
+from zofc.recipe import Recipe, dump_recipe, load_recipe, recipe_names
+from zofc.studies.grid import Cell
+from zofc.studies.scale import Scale
+
+DATASETS = ("cifar100", "imagenet-r", "domainnet")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a table: a family of recipes, with changes; `printed` is its row in the paper's table."""
+
+    title: str
+    family: str
+    changes: tuple[str, ...] = ()
+    printed: str | None = None
+
+
+@dataclass(frozen=True)
+class Study:
+    """A question, and the runs that answer it."""
+
+    name: str
+    title: str
+    shows: str  # accuracy | memory | curves | trade-off
+    settings: tuple[str, ...]  # the columns: data and classes per task
+    lines: tuple[Line, ...]
+    table: str | None = None  # of the paper
+
+    def cells(self, scale: Scale, seeds: Sequence[int], datasets: Sequence[str], changes: Sequence[str]) -> list[Cell]:
+        found = []
+        for seed in seeds:
+            for setting in self.columns(datasets):
+                for line in self.lines:
+                    if f"{line.family}/{setting}" in recipe_names():
+                        recipe = self._recipe(line, setting, scale, seed, changes)
+                        labels: dict[str, str | int | float] = {"line": line.title, "setting": setting, "seed": seed}
+                        found.append(Cell(labels, recipe))
+        return found
+
+    def columns(self, datasets: Sequence[str]) -> list[str]:
+        return [setting for setting in self.settings if setting.rpartition("-inc")[0] in datasets]
+
+    def _recipe(self, line: Line, setting: str, scale: Scale, seed: int, changes: Sequence[str]) -> Recipe:
+        return changed(scale.apply(load_recipe(f"{line.family}/{setting}", [f"seed={seed}", *line.changes])), changes)
+
+    def printed(self, line: Line, setting: str) -> dict[str, float]:
+        """What the paper prints there, by our metrics' names; nothing where it prints nothing."""
+        if self.table is None or line.printed is None:
+            return {}
+        row = paper.tables()[self.table]["rows"].get(line.printed, {})
+        names = paper.metric_names()
+        return {names.get(metric, metric): value for metric, value in row.get(setting, {}).items()}
+
+
+def changed(recipe: Recipe, changes: Sequence[str]) -> Recipe:
+    """A recipe with `key=value` changes over it, checked as those on a command line are."""
+    if not changes:
+        return recipe
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "recipe.yaml")
+        path.write_text(dump_recipe(recipe), "utf-8")
+        return load_recipe(str(path), changes)
+
+
+def _printed_lines(table: str) -> tuple[Line, ...]:
+    found = paper.tables()[table]
+    return tuple(Line(_title(row, found["labels"][row]), _family(row), printed=row) for row in found["rows"])
+
+
+def _family(row: str) -> str:
+    return row.replace("coda-prompt", "coda")
+
+
+def _title(row: str, label: str) -> str:
+    order = {"-fo": ", FO", "-zo": ", ZO"}
+    return next((label + words for end, words in order.items() if row.endswith(end)), label)
+
+
+INC5 = ("cifar100-inc5", "imagenet-r-inc5")
+MAIN = (*INC5, "domainnet-inc69")
+INC10 = ("cifar100-inc10", "imagenet-r-inc10")
+RIDGE = Line("Ridge regression (not in the paper)", "ridge")
+QUERIES = tuple(
+    Line(f"ZO-FC, Q = {q}", "zofc", (f"optimize.peft.queries={q}",), f"Q={q}") for q in (1, 2, 4, 8, 16, 32, 64)
+)
+LONG = tuple(
+    Line(f"{title}, long", f"{family}-zo-long", printed=row)
+    for title, family, row in (("L2P, ZO", "l2p", "l2p-zo"), ("CODA-Prompt, ZO", "coda", "coda-prompt-zo"))
+)
+MODULES = (Line("ZO-FC, adapter", "zofc"), Line("ZO-FC, LoRA", "zofc-lora"), Line("ZO-FC, prefix", "zofc-prefix"))
+
+MAIN_LINES, INC10_LINES = _printed_lines("main"), _printed_lines("inc10")
+STUDIES = {
+    study.name: study
+    for study in (
+        Study(
+            "main-table", "First-order methods, their zeroth-order counterparts, and ZO-FC",
+            "accuracy", MAIN, (*MAIN_LINES, RIDGE), "main",
+        ),
+        Study("inc10-table", "Ten classes per task", "accuracy", INC10, (*INC10_LINES, RIDGE), "inc10"),
+        Study("query-ablation", "ZO-FC with Q queries per step", "accuracy", INC5, QUERIES, "queries"),
+        Study(
+            "classifier-ablation", "Kinds of classifier",
+            "accuracy", INC5, _printed_lines("classifiers"), "classifiers",
+        ),
+        Study(
+            "placement-ablation", "Which group is moved by which order",
+            "accuracy", INC5, _printed_lines("placement"), "placement",
+        ),
+        Study(
+            "augmentation-ablation", "ZO-FC with and without augmentation",
+            "accuracy", INC5, _printed_lines("augmentation"), "augmentation",
+        ),
+        Study(
+            "prompt-epochs", "Prompt methods, zeroth order, five or ten times as long",
+            "accuracy", INC5, LONG, "prompt-epochs",
+        ),
+        Study(
+            "peft-choice", "ZO-FC with other modules than the adapter (the paper prints no numbers)",
+            "accuracy", INC5, MODULES,
+        ),
+        Study(
+            "peak-memory", "Peak memory of a training step",
+            "memory", ("cifar100-inc5",), _printed_lines("memory"), "memory",
+        ),
+        Study("tradeoff", "Peak memory of a step against accuracy", "trade-off", MAIN, MAIN_LINES),
+        Study(
+            "fo-vs-zo-curves", "Accuracy on all classes seen, first and zeroth order",
+            "curves", INC5, tuple(line for line in MAIN_LINES if line.family != "zofc"),
+        ),
+        Study(
+            "accuracy-trends", "Accuracy on all classes seen, after each task",
+            "curves", (*INC5, *INC10), MAIN_LINES,
+        ),
+    )
+}  # fmt: skip
+
+
+def get_study(name: str) -> Study:
+    if name not in STUDIES:
+        raise RecipeError(f"unknown study '{name}'{nearest(name, [*STUDIES, 'all'])}")
+    return STUDIES[name]

@@ -1,0 +1,120 @@
+"""A study's figures, as pictures (PNG, PDF) and as a page to hover over (HTML), drawn from the same series."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zofc.metrics import AccuracyMatrix, all_classes_over_time
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#8c564b", "#17becf")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
+FORMATS = ("png", "pdf", "html")
+
+
+@dataclass(frozen=True)
+class Series:
+    """A method's points in a figure, the mean over seeds, and their standard deviation along y."""
+
+    title: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    spread: tuple[float, ...]
+    dashed: bool = False  # zeroth order
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Series with the names and units of their axes."""
+
+    title: str
+    x: str
+    y: str
+    series: tuple[Series, ...]
+    joined: bool = True  # by lines; else each is a point of its own
+
+
+def curves(title: str, matrices: Mapping[str, Sequence[AccuracyMatrix]]) -> Drawing:
+    """Accuracy on all classes seen after each task, by method."""
+    series = []
+    for name, found in matrices.items():
+        paths = list(zip(*(all_classes_over_time(matrix) for matrix in found), strict=False))
+        kept = [[value for value in step if value is not None] for step in paths]
+        y = tuple(statistics.mean(step) for step in kept if step)
+        spread = tuple(statistics.stdev(step) if len(step) > 1 else 0.0 for step in kept if step)
+        series.append(Series(name, tuple(range(1, len(y) + 1)), y, spread, name.endswith(", ZO")))
+    return Drawing(title, "tasks learned", "accuracy on all classes seen (%)", tuple(series))
+
+
+def trade_off(title: str, rows: Sequence[Mapping[str, Any]]) -> Drawing:
+    """Peak memory of a step against the accuracy on all classes at the end, a point for each method."""
+    series = []
+    for name in dict.fromkeys(row["line"] for row in rows):
+        mine = [row for row in rows if row["line"] == name and "failed" not in row and row["steps"]]
+        if mine:
+            accuracy = [row["all_classes"] for row in mine]
+            spread = statistics.stdev(accuracy) if len(accuracy) > 1 else 0.0
+            memory = statistics.mean(row["peak_memory"] for row in mine) / 2**20
+            series.append(Series(name, (memory,), (statistics.mean(accuracy),), (spread,), name.endswith(", ZO")))
+    x = "peak memory of a training step (MiB)"
+    return Drawing(title, x, "accuracy on all classes at the end (%)", tuple(series), joined=False)
+
+
+def save(drawing: Drawing, stem: Path) -> list[Path]:
+    """The drawing in every format, each written to a temporary name and renamed."""
+    paths = []
+    for form in FORMATS:
+        path = stem.with_name(f"{stem.name}.{form}")
+        part = path.with_name(f".{path.name}.part")
+        if form == "html":
+            interactive(drawing).write_html(part, include_plotlyjs=True)
+        else:
+            picture(drawing).savefig(
+                part, format=form, dpi=160, metadata={"CreationDate": None} if form == "pdf" else None
+            )
+        paths.append(part.replace(path))
+    return paths
+
+
+def picture(drawing: Drawing) -> Figure:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(8, 4.8), layout="constrained")
+    axes = figure.add_subplot()
+    for number, series in enumerate(drawing.series):
+        axes.errorbar(
+            series.x, series.y, series.spread if any(series.spread) else None,
+            color=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)], markersize=5, capsize=2,
+            linestyle=("--" if series.dashed else "-") if drawing.joined else "none", linewidth=1.3, label=series.title,
+        )  # fmt: skip
+    if drawing.joined:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel=drawing.x, ylabel=drawing.y)
+    axes.set_title(drawing.title, fontsize=10)
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", fontsize=8, frameon=False)
+    return figure
+
+
+def interactive(drawing: Drawing) -> go.Figure:
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for number, series in enumerate(drawing.series):
+        error = {"type": "data", "array": series.spread, "thickness": 1} if any(series.spread) else None
+        figure.add_scatter(
+            x=series.x, y=series.y, name=series.title, error_y=error,
+            mode="lines+markers" if drawing.joined else "markers",
+            line={"color": COLOURS[number % len(COLOURS)], "dash": "dash" if series.dashed else "solid"},
+            marker={"size": 7 if drawing.joined else 11},
+        )  # fmt: skip
+    figure.update_layout(title=drawing.title, xaxis_title=drawing.x, yaxis_title=drawing.y, template="plotly_white")
+    return figure
