@@ -19,6 +19,7 @@ lint: $(VENV)/.installed
 types: $(VENV)/.installed
 	$(BIN)/mypy
 
+# The report page is tested where there is a Chromium; its pictures are kept as build/report*.png.
 unit: $(VENV)/.installed
 	$(BIN)/pytest --cov --cov-report=term
 

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from rich.console import Console
 
 from zofc.errors import RunError
 from zofc.recipe import Recipe
-from zofc.report import figures, page, tables
-from zofc.report.runs import RunRecord, find_runs, labels, read_runs
+from zofc.report import figures, interactive, page, tables
+from zofc.report.runs import Flatness, RunRecord, find_runs, labels, read_runs
 
 ZO = {"order": "zeroth", "queries": 4}
 FO = {"order": "first"}
@@ -376,8 +377,21 @@ def test_a_run_has_one_colour_in_every_figure(runs: list[RunRecord]) -> None:
     assert [line.get_color() for line in drawn] == [figures.colour(number) for number in range(4)]
     forgotten = figures.forgetting_by_task(runs).axes[0].get_lines()  # only two runs have more than one task
     assert [line.get_color() for line in forgotten] == [figures.colour(0), figures.colour(1)]
-    for plotted in (figures.plotly_accuracy_over_tasks(runs), figures.plotly_forgetting_by_task(runs)):
+    for plotted in (interactive.accuracy_over_tasks(runs), interactive.forgetting_by_task(runs)):
         assert all(trace.line.color == figures.colour(trace.meta["run"]) for trace in plotted.data)
+
+
+@pytest.mark.parametrize(("palette", "page_colour"), [(figures.COLOURS, "#ffffff"), (figures.DARK_COLOURS, "#14181d")])
+def test_every_colour_stands_out_from_the_page(palette: tuple[str, ...], page_colour: str) -> None:
+    def luminance(colour: str) -> float:  # WCAG 2.2
+        parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    assert f"--page: {page_colour}".replace("#ffffff", "#fff") in page._ours("page.css")
+    for colour in palette:
+        low, high = sorted((luminance(colour), luminance(page_colour)))
+        assert (high + 0.05) / (low + 0.05) >= 3
 
 
 def test_runs_look_different_beyond_the_palette(tmp_path: Path) -> None:
@@ -397,12 +411,12 @@ def test_lines_show_what_the_matrix_holds(runs: list[RunRecord]) -> None:
 def test_axes_have_names_and_units(runs: list[RunRecord]) -> None:
     accuracy, forgotten = figures.accuracy_over_tasks(runs).axes[0], figures.forgetting_by_task(runs).axes[0]
     assert (accuracy.get_xlabel(), accuracy.get_ylabel()) == (
-        "tasks learned",
+        "tasks learned (number)",
         "accuracy on all classes seen (%)",
     )
-    assert (forgotten.get_xlabel(), forgotten.get_ylabel()) == ("task", "forgetting (percentage points)")
+    assert (forgotten.get_xlabel(), forgotten.get_ylabel()) == ("task no.", "forgetting (percentage points)")
     heat = figures.accuracy_heatmap(runs[1])
-    assert [axes.get_ylabel() for axes in heat.axes] == ["after task", "accuracy (%)"]
+    assert [axes.get_ylabel() for axes in heat.axes] == ["after task no.", "accuracy (%)"]
 
 
 def test_figures_become_files(runs: list[RunRecord], tmp_path: Path) -> None:
@@ -424,9 +438,82 @@ def test_titles_with_dollars_and_underscores_are_drawn_as_they_are(tmp_path: Pat
 
 
 def test_a_run_without_a_matrix_has_no_heat_map(runs: list[RunRecord]) -> None:
-    for draw in (figures.accuracy_heatmap, figures.plotly_accuracy_heatmap):
+    for draw in (figures.accuracy_heatmap, interactive.accuracy_heatmap):
         with pytest.raises(ValueError, match="no task has been evaluated yet"):
             draw(runs[4])
+
+
+def test_memory_stands_beside_accuracy_for_every_run_that_measured_both(runs: list[RunRecord]) -> None:
+    points = interactive.memory_and_accuracy(runs)
+    assert points.layout.xaxis.title.text == "peak memory of a training step (MiB)"
+    assert points.layout.yaxis.title.text == "accuracy on all classes (%)"
+    found = {trace.meta["label"]: (trace.x[0], trace.y[0]) for trace in points.data}
+    assert found["ZO-FC"] == (512, pytest.approx(67.2)) and "First order (unfinished)" in found
+    assert len(found) == 4  # not the one that has just begun
+
+
+def test_a_matrix_names_its_cells_and_writes_numbers_that_can_be_read_on_them(runs: list[RunRecord]) -> None:
+    heat = interactive.accuracy_heatmap(runs[2], 7).data[0]
+    assert heat.customdata[0][1] == "70.00 % all tasks at once, on the classes of task 2: class 2, class 3"
+    assert heat.meta == {"run": 7}
+    matrix = replace(runs[2].matrix, rows=((10.0, 90.0, None),))
+    _, dark, light = interactive.accuracy_heatmap(RunRecord(Path(), {}, matrix=matrix)).data
+    assert (dark.text, dark.textfont.color) == (("10",), "#fff")
+    assert (light.text, light.textfont.color) == (("90",), "#000")
+
+
+# -- flatness ------------------------------------------------------------------------------------------------
+
+
+ENTRY = {"task": 2, "old": {"score": 1.5}, "spectrum": {"largest": 3.0}, "trace": {"mean": 40.0}}
+
+
+def test_flatness_is_drawn_by_the_parameters_it_is_about(runs: list[RunRecord]) -> None:
+    first = {"task": 1, "old": None, "spectrum": None, "trace": None}  # there are no old tasks yet
+    content = {"settings": {"rho": 0.005}, "by_set": {"peft": [first, ENTRY], "peft+head": [{**ENTRY, "trace": None}]}}
+    (runs[0].folder / "flatness.json").write_text(json.dumps(content))
+    run = RunRecord.read(runs[0].folder)
+    assert [(row.task, row.over, row.rho) for row in run.flatness] == [(2, "peft", 0.005), (2, "peft+head", 0.005)]
+    assert run.flatness[0].values == {"phi": 1.5, "lambda_max": 3.0, "trace": 40.0}
+    plots = interactive.flatness_plots([run, *runs[1:]])
+    assert [plot.heading for plot in plots] == [
+        "Score Φ, over peft",
+        "Largest eigenvalue of the Hessian, over peft",
+        "Trace of the Hessian, over peft",
+        "Score Φ, over peft+head",
+        "Largest eigenvalue of the Hessian, over peft+head",
+    ]
+    text = Parts(page.render([run, *runs[1:]], "Flat")).text
+    assert "a step of length ρ = 0.005 up its gradient" in text
+    assert "Flatness" not in Parts(page.render(runs, "Not measured")).text
+
+
+def test_flatness_over_decades_gets_a_logarithmic_axis() -> None:
+    def axis(*values: float) -> str | None:
+        rows = tuple(Flatness(task, "peft", {"phi": value}) for task, value in enumerate(values, 1))
+        (plot,) = interactive.flatness_plots([RunRecord(Path("r"), {}, flatness=rows)])
+        return plot.figure.layout.yaxis.type
+
+    assert (axis(0.01, 2.0), axis(1.0, 2.0), axis(-1.0, 200.0)) == ("log", None, None)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        [],
+        {"rows": 3},
+        {"rows": [3, None, {}, {"task": "x", "phi": 1.0}, {"task": 1, "phi": None}, {"task": 1, "phi": "high"}]},
+        {"by_set": [1]},
+        {"by_set": {"peft": {"task": 1}}},
+        {"something": [{"else": 1}]},
+    ],
+)
+def test_flatness_in_other_words_does_not_break_the_page(runs: list[RunRecord], content: object) -> None:
+    (runs[0].folder / "flatness.json").write_text(json.dumps(content))
+    run = RunRecord.read(runs[0].folder)
+    assert run.flatness == ()
+    assert "Flatness" not in Parts(page.render([run], "All runs")).text
 
 
 # -- the page ------------------------------------------------------------------------------------------------
@@ -460,6 +547,11 @@ class Parts(HTMLParser):
             self.words.append(data)
 
     @property
+    def data(self) -> dict[str, Any]:
+        """What the page's script draws."""
+        return dict(json.loads(self.scripts[1]))
+
+    @property
     def ids(self) -> list[str]:
         return [attrs["id"] or "" for _, attrs in self.tags if "id" in attrs]
 
@@ -478,8 +570,8 @@ def test_the_page_fetches_nothing(runs: list[RunRecord], tmp_path: Path) -> None
 
 def test_the_page_has_a_place_for_every_figure_and_says_what_metrics_mean(runs: list[RunRecord]) -> None:
     parts = Parts(page.render(runs, "All runs"))
-    drawn = json.loads(parts.scripts[1])
-    assert set(drawn) == {"accuracy", "forgetting", "matrix-0", "matrix-1", "matrix-2", "matrix-3"}
+    drawn = parts.data["figures"]
+    assert set(drawn) == {"accuracy", "forgetting", "memory", "matrix-0", "matrix-1", "matrix-2", "matrix-3"}
     assert set(drawn) < set(parts.ids) and len(parts.ids) == len(set(parts.ids))
     assert [trace["meta"]["run"] for trace in drawn["accuracy"]["data"]] == [0, 1, 2, 3]
     for metric in ("all classes (%)", "forgetting before last (points)", "backward transfer (points)"):
@@ -500,10 +592,10 @@ def test_the_page_marks_unfinished_runs(runs: list[RunRecord]) -> None:
 def test_a_page_of_runs_that_have_nothing_to_show_yet(runs: list[RunRecord]) -> None:
     parts = Parts(page.render(runs[4:], "Soon"))
     assert parts.text.count("No task has been evaluated yet.") == 2
-    assert json.loads(parts.scripts[1]) == {}
+    assert parts.data["figures"] == {}
     parts = Parts(page.render(runs[3:4], "One task"))
     assert "Forgetting is defined from the second task on" in parts.text
-    assert set(json.loads(parts.scripts[1])) == {"accuracy", "matrix-0"}
+    assert set(parts.data["figures"]) == {"accuracy", "memory", "matrix-0"}
 
 
 def test_words_from_a_run_cannot_become_code(tmp_path: Path) -> None:
@@ -516,8 +608,28 @@ def test_words_from_a_run_cannot_become_code(tmp_path: Path) -> None:
     assert not [tag for tag, attrs in parts.tags if tag in ("img", "i") and "style" not in attrs]
     assert not [name for _, attrs in parts.tags for name in attrs if name.startswith("on")]
     assert evil in parts.text
-    cell = json.loads(parts.scripts[1])["matrix-0"]["data"][0]["text"][0][0]
-    assert "<" not in cell and "owl &amp; ‘mouse’" in cell  # plotly reads tags and entities in its words
+    cell = parts.data["figures"]["matrix-0"]["data"][0]["customdata"][0][0]
+    assert evil in cell and "owl & ‘mouse’" in cell  # shown as text, never as tags
+    assert parts.data["runs"][0]["label"] == evil
+    assert "<" not in parts.scripts[1]
+
+
+def test_pointing_at_a_run_tells_its_recipe_and_where_it_differs(runs: list[RunRecord]) -> None:
+    first, second = Parts(page.render(runs[:2], "Two")).data["runs"]
+    assert (first["label"], second["label"]) == ("ZO-FC", "First order")
+    assert ["method", "adapter: peft ZO ×4, head FO"] in first["recipe"]
+    assert ["data", "cifar100, 5 classes a task"] in first["recipe"]
+    assert ["optimize.peft.order", "zeroth"] in first["recipe"] and ["optimize.peft.order", "first"] in second["recipe"]
+
+
+def test_the_summary_says_what_its_columns_are_sorted_by(runs: list[RunRecord]) -> None:
+    grid = tables.summary(runs)
+    assert grid.keys[0] == pytest.approx((67.2, 4.0, 52.0, 512 * 2**20, 125.0, 46105))
+    assert set(grid.keys[4]) == {None}
+    keys = [
+        attrs["data-key"] for tag, attrs in Parts(page.render(runs, "")).tags if tag == "td" and "data-key" in attrs
+    ]
+    assert str(512 * 2**20 * 1.0) in keys and "125.0" in keys
 
 
 def test_the_page_is_written_whole_or_not_at_all(runs: list[RunRecord], tmp_path: Path) -> None:

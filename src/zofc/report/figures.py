@@ -1,19 +1,14 @@
-"""Figures of runs: accuracy over tasks, forgetting by task, the accuracy matrix.
+"""Figures of runs as files (PNG, SVG): accuracy over tasks, forgetting by task, the accuracy matrix.
 
-Each is drawn twice from the same lines: with matplotlib for files (PNG, SVG), with plotly for the page. A run
-looks the same in every figure. Plotly figures carry no background and no text colour: the page gives them its
-own.
+The page draws the same lines in its own way (`interactive`). A run looks the same in every figure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import plotly.graph_objects as go
+from typing import TYPE_CHECKING
 
 from zofc.metrics import AccuracyMatrix, all_classes_over_time, forgetting_by_group
 from zofc.report.runs import RunRecord, labels
@@ -22,15 +17,18 @@ if TYPE_CHECKING:  # imported where it draws: tables and the page start without 
     from matplotlib.figure import Figure
 
 # Okabe & Ito's palette, which colour-blind readers tell apart, without its black and yellow: those vanish on
-# a dark or a white page.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+# a dark or a white page. On white the other hues are darkened until they stand out 3 : 1.
+DARK_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+COLOURS = ("#0060A8", "#C28400", "#008A63", "#C2639A", "#3496D4", "#B84A00")
 DASHES = (("-", "solid"), ("--", "dash"), (":", "dot"), ("-.", "dashdot"))  # matplotlib, plotly
 MARKERS = (("o", "circle"), ("s", "square"), ("D", "diamond"), ("X", "x"), ("P", "cross"))
 
-LEARNED = "tasks learned"
+LEARNED = "tasks learned (number)"
 SEEN = "accuracy on all classes seen (%)"
-TASK = "task"
+TASK = "task no."
 FORGETTING = "forgetting (percentage points)"
+CLASSES_OF = "classes of task no."
+AFTER = "after task no."
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ def accuracy_heatmap(record: RunRecord) -> Figure:
     matrix = record.matrix
     if matrix is None:
         raise ValueError(f"{record.folder}: no task has been evaluated yet, so there is no accuracy matrix to draw")
-    values = _square(matrix)
+    values = square(matrix)
     rows, columns = len(values), len(values[0])
     size = max(4.0, 0.45 * columns + 2)
     figure = Figure(figsize=(size, max(2.4, size * rows / columns * 0.85)), layout="constrained")
@@ -119,8 +117,8 @@ def accuracy_heatmap(record: RunRecord) -> Figure:
     cells = [[float("nan") if value is None else value for value in row] for row in values]
     image = axes.imshow(cells, cmap="cividis", vmin=0, vmax=100, aspect="auto")
     axes.set_xticks(range(columns), [str(number) for number in range(1, columns + 1)])
-    axes.set_yticks(range(rows), ["joint"] if matrix.joint else [str(number) for number in range(1, rows + 1)])
-    axes.set(xlabel="classes of task", ylabel="" if matrix.joint else "after task")
+    axes.set_yticks(range(rows), after_tasks(matrix))
+    axes.set(xlabel=CLASSES_OF, ylabel=AFTER)
     axes.set_title(record.title, parse_math=False, wrap=True)
     for i, row in enumerate(values):
         for j, value in enumerate(row):
@@ -181,104 +179,12 @@ def _draw(lines: Sequence[Line], x: str, y: str) -> Figure:
     return figure
 
 
-def _square(matrix: AccuracyMatrix) -> list[list[float | None]]:
+def after_tasks(matrix: AccuracyMatrix) -> list[str]:
+    """What the rows of a matrix are called: after which task they were measured."""
+    return ["all"] if matrix.joint else [str(number) for number in range(1, len(matrix.rows) + 1)]
+
+
+def square(matrix: AccuracyMatrix) -> list[list[float | None]]:
     """The rows, filled up to the width of the last."""
     width = len(matrix.last_row)
     return [[*row, *[None] * (width - len(row))] for row in matrix.rows]
-
-
-# -- plotly --------------------------------------------------------------------------------------------------
-
-
-def plotly_accuracy_over_tasks(records: Sequence[RunRecord]) -> go.Figure:
-    return _plotly(accuracy_lines(records), LEARNED, SEEN, "after task %{x}: %{y:.2f} %", {})
-
-
-def plotly_forgetting_by_task(records: Sequence[RunRecord]) -> go.Figure:
-    axis = {"rangemode": "tozero"}
-    return _plotly(forgetting_lines(records), TASK, FORGETTING, "task %{x}: %{y:.2f} points", axis)
-
-
-def plotly_accuracy_heatmap(record: RunRecord) -> go.Figure:
-    """The accuracy matrix; pointing at a cell names its classes."""
-    matrix = record.matrix
-    if matrix is None:
-        raise ValueError(f"{record.folder}: no task has been evaluated yet, so there is no accuracy matrix to draw")
-    values = _square(matrix)
-    rows, columns = len(values), len(values[0])
-    after = ["joint"] if matrix.joint else [str(number) for number in range(1, rows + 1)]
-    heat = go.Heatmap(
-        z=values,
-        x=[str(number) for number in range(1, columns + 1)],
-        y=after,
-        text=[[_classes(matrix, j) for j in range(columns)] for _ in range(rows)],
-        hovertemplate="after task %{y}, classes of task %{x}: %{z:.2f} %<br>%{text}<extra></extra>",
-        texttemplate="%{z:.0f}" if columns <= 24 else None,
-        hoverongaps=False,
-        colorscale="Cividis",
-        zmin=0,
-        zmax=100,
-        xgap=1,
-        ygap=1,
-        colorbar={"title": {"text": "accuracy (%)", "side": "right"}, "thickness": 12},
-    )
-    layout = {
-        "template": "none",
-        "margin": {"l": 55, "r": 10, "t": 10, "b": 45},
-        "height": max(170, min(620, 90 + 26 * rows)),
-        "xaxis": {
-            "title": {"text": "classes of task"},
-            "type": "category",
-            "showgrid": False,
-            "zeroline": False,
-        },
-        "yaxis": {
-            "title": {"text": "" if matrix.joint else "after task"},
-            "type": "category",
-            "autorange": "reversed",
-            "showgrid": False,
-            "zeroline": False,
-        },
-    }
-    return go.Figure(heat, layout)
-
-
-def _plotly(lines: Sequence[Line], x: str, y: str, hover: str, yaxis: dict[str, Any]) -> go.Figure:
-    traces = [
-        go.Scatter(
-            x=line.x,
-            y=line.y,
-            name=escape(line.label, quote=False),  # plotly reads tags in names
-            mode="lines" if line.level else "lines+markers",
-            line={"color": line.colour, "dash": "dash" if line.level else line.dash[1], "width": 2},
-            marker={"symbol": line.marker[1], "size": 8},
-            cliponaxis=False,
-            hovertemplate=hover if not line.level else "all tasks at once: %{y:.2f} %",
-            meta={"run": line.run},
-        )
-        for line in lines
-    ]
-    layout = {
-        "template": "none",
-        "margin": {"l": 55, "r": 10, "t": 10, "b": 45},
-        "height": 380,
-        "showlegend": False,
-        "hovermode": "closest",
-        "xaxis": {"title": {"text": x}, "tickformat": "d", "zeroline": False, **_whole_ticks(lines)},
-        "yaxis": {"title": {"text": y}, "zeroline": False, **yaxis},
-    }
-    return go.Figure(traces, layout)
-
-
-def _whole_ticks(lines: Sequence[Line]) -> dict[str, Any]:
-    """Ticks at whole tasks only: at most ten, the first at 1."""
-    last = max((line.x[-1] for line in lines), default=1)
-    step = next(step for step in (1, 2, 5, 10, 20, 50, 100, last) if last / step <= 10)
-    return {"tick0": 0 if step > 1 else 1, "dtick": step, "range": [1 - 0.03 * last, last + 0.03 * last]}
-
-
-def _classes(matrix: AccuracyMatrix, group: int, most: int = 8) -> str:
-    """The class names of a group, a few of them where there are many."""
-    names = matrix.groups[group] if matrix.groups else ()
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return escape(", ".join(names[:most]) + more, quote=False)

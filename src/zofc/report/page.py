@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,18 @@ from plotly.offline import get_plotlyjs
 
 from zofc.errors import RunError
 from zofc.metrics import METRICS
-from zofc.report import figures, tables
+from zofc.report import figures, interactive, tables
 from zofc.report.runs import RunRecord, flat, labels
+
+MOST = 10  # differing settings that pointing at a run shows; the page lists all of them
+STROKES = {"solid": "none", "dash": "6 4", "dot": "2 3", "dashdot": "7 3 2 3"}
+SHAPES = {  # the markers of the figures as paths around (16, 7)
+    "circle": "M12 7a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
+    "square": "M12.5 3.5h7v7h-7z",
+    "diamond": "M16 2l5 5-5 5-5-5z",
+    "x": "M13 2l3 3 3-3 2 2-3 3 3 3-2 2-3-3-3 3-2-2 3-3-3-3z",
+    "cross": "M14.4 2.2h3.2v3.2h3.2v3.2h-3.2v3.2h-3.2v-3.2h-3.2v-3.2h3.2z",
+}
 
 
 @dataclass(frozen=True)
@@ -24,12 +35,12 @@ class Section:
     """What the page says about one run."""
 
     label: str
-    colour: str
+    swatch: Markup
     folder: str
     status: str
     finished: bool
     about: str
-    bars: tuple[Bar, ...]
+    times: tuple[Time, ...]
     matrix: tables.Grid
     figure: str | None  # the id of its heat map
     recipe: str
@@ -37,11 +48,12 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Bar:
-    """A value and its share of the largest, in percent."""
+class Time:
+    """Seconds, in words and as a share of the longest of the page."""
 
     text: str
-    share: float | None
+    seconds: float | None
+    share: float
 
 
 def write_report(records: Sequence[RunRecord], path: str | Path, title: str = "Class-incremental runs") -> Path:
@@ -75,6 +87,7 @@ def render(records: Sequence[RunRecord], title: str) -> str:
         lstrip_blocks=True,
     )
     summary, compare = tables.summary(records), tables.compare(records)
+    flatness = interactive.flatness_plots(records)
     return environment.get_template("page.html.j2").render(
         title=title,
         sections=_sections(records),
@@ -82,45 +95,88 @@ def render(records: Sequence[RunRecord], title: str) -> str:
         compare=replace(compare, warnings=tuple(w for w in compare.warnings if w not in summary.warnings)),
         differences=tables.differences(records),
         metrics=list(METRICS.values()),
-        figures=_figures(records),
+        flatness=flatness,
+        radii=sorted({row.rho for record in records for row in record.flatness if row.rho is not None}),
+        data={"runs": _runs(records), "figures": _figures(records, flatness)},
+        light=figures.COLOURS,
+        dark=figures.DARK_COLOURS,
+        scale=interactive.SCALE,
+        css=Markup(_ours("page.css")),
+        script=Markup(_ours("page.js")),
         plotly=Markup(get_plotlyjs()),  # the library itself: trusted, and without a closing script tag
     )
 
 
+def _ours(name: str) -> str:
+    return files("zofc.report").joinpath(name).read_text("utf-8")
+
+
 def _sections(records: Sequence[RunRecord]) -> list[Section]:
-    memory = max((record.peak_memory or 0 for record in records), default=0)
+    spent = [(record.train_seconds, record.evaluate_seconds) for record in records]
+    longest = max((value for pair in spent for value in pair if value is not None), default=0.0)
+    return [
+        Section(
+            label=label,
+            swatch=_swatch(number),
+            folder=str(record.folder),
+            status=record.status,
+            finished=record.finished,
+            about=_about(record),
+            times=tuple(
+                Time(tables.duration(value), value, (value or 0.0) / (longest or 1.0)) for value in spent[number]
+            ),
+            matrix=replace(tables.show(record), warnings=()),  # these stand below the summary
+            figure=f"matrix-{number}" if record.matrix else None,
+            recipe=yaml.safe_dump(dict(record.recipe), sort_keys=False, allow_unicode=True),
+            environment={key: str(value) for key, value in flat(record.environment).items()},
+        )
+        for number, (label, record) in enumerate(zip(labels(records), records, strict=True))
+    ]
+
+
+def _about(record: RunRecord) -> str:
+    return f"{tables.method(record)}: {tables.placement(record)}"
+
+
+def _swatch(run: int) -> Markup:
+    """A bit of the run's line with its marker, as the figures draw it."""
+    line = figures.Line(run, "", (), ())
+    return Markup(
+        '<svg class="swatch" viewBox="0 0 32 14" width="32" height="14" aria-hidden="true" style="color:{}">'
+        '<path d="M0 7h32" fill="none" stroke="currentColor" stroke-width="2" stroke-dasharray="{}"/>'
+        '<path d="{}" fill="currentColor"/></svg>'
+    ).format(f"var(--run-{run % len(figures.COLOURS)})", STROKES[line.dash[1]], SHAPES[line.marker[1]])
+
+
+def _runs(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """What pointing at a run shows: its recipe in short, first what all recipes have, then where these differ."""
+    differing = tables.differences(records).rows if len(records) > 1 else ()
     found = []
     for number, (label, record) in enumerate(zip(labels(records), records, strict=True)):
-        overall, size = record.scores["all_classes"], record.peak_memory
-        found.append(
-            Section(
-                label=label,
-                colour=figures.colour(number),
-                folder=str(record.folder),
-                status=record.status,
-                finished=record.finished,
-                about=f"{tables.method(record)}: {tables.placement(record)}",
-                bars=(
-                    Bar(tables.memory(size), 100 * size / memory if size and memory else None),
-                    Bar("—" if overall is None else f"{overall:.2f} %", overall),
-                ),
-                matrix=replace(tables.show(record), warnings=()),  # these stand below the summary
-                figure=f"matrix-{number}" if record.matrix else None,
-                recipe=yaml.safe_dump(dict(record.recipe), sort_keys=False, allow_unicode=True),
-                environment={key: str(value) for key, value in flat(record.environment).items()},
-            )
-        )
+        source, increment = record.setting("data.source"), record.setting("data.increment")
+        recipe = [
+            ("method", _about(record)),
+            ("data", f"{source}, {increment} classes a task" if increment else str(source)),
+            ("backbone", str(record.setting("backbone.name"))),
+            ("seed", str(record.setting("seed"))),
+        ]
+        said = ("seed", "backbone.name", "data.source", "data.increment", "method.name")
+        own = [(row[0], row[1 + number]) for row in differing if row[0] not in said and row[1 + number] != tables.NONE]
+        more = [("…", f"{len(own) - MOST} more")] if len(own) > MOST else []
+        found.append({"label": label, "recipe": [*recipe, *own[:MOST], *more]})
     return found
 
 
-def _figures(records: Sequence[RunRecord]) -> dict[str, Any]:
-    """Every figure by the id of its place on the page, as plotly.js reads it."""
-    drawn = {}
-    if figures.accuracy_lines(records):
-        drawn["accuracy"] = figures.plotly_accuracy_over_tasks(records)
-    if figures.forgetting_lines(records):
-        drawn["forgetting"] = figures.plotly_forgetting_by_task(records)
+def _figures(records: Sequence[RunRecord], flatness: Sequence[interactive.Plot]) -> dict[str, Any]:
+    """Every figure by the id of its place on the page, as plotly.js reads it; those with nothing to show are left
+    out."""
+    drawn = {
+        "accuracy": interactive.accuracy_over_tasks(records),
+        "forgetting": interactive.forgetting_by_task(records),
+        "memory": interactive.memory_and_accuracy(records),
+        **{plot.name: plot.figure for plot in flatness},
+    }
     for number, record in enumerate(records):
         if record.matrix:
-            drawn[f"matrix-{number}"] = figures.plotly_accuracy_heatmap(record)
-    return {name: json.loads(figure.to_json()) for name, figure in drawn.items()}
+            drawn[f"matrix-{number}"] = interactive.accuracy_heatmap(record, number)
+    return {name: json.loads(figure.to_json()) for name, figure in drawn.items() if figure.data}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,21 @@ from zofc.errors import RunError
 from zofc.metrics import METRICS, AccuracyMatrix, summary
 
 RECIPE = "recipe.yaml"  # what makes a folder a run folder
+FLATNESS = {  # what flatness.json measures of the old tasks' loss, and where an entry may have it
+    "phi": ("phi", "old.score"),
+    "lambda_max": ("lambda_max", "spectrum.largest"),
+    "trace": ("trace", "trace.mean"),
+}
+
+
+@dataclass(frozen=True)
+class Flatness:
+    """How flat the loss of the old tasks is after a task: one entry of `flatness.json`."""
+
+    task: int  # counted from 1
+    over: str  # the group of parameters that was moved
+    values: Mapping[str, float]  # phi, lambda_max, trace: what of them was measured
+    rho: float | None = None  # how far phi moves
 
 
 @dataclass(frozen=True)
@@ -29,6 +45,7 @@ class RunRecord:
     matrix: AccuracyMatrix | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
     events: tuple[Mapping[str, Any], ...] = ()
+    flatness: tuple[Flatness, ...] = ()  # measured afterwards, in few runs
 
     @classmethod
     def read(cls, folder: str | Path) -> RunRecord:
@@ -44,6 +61,7 @@ class RunRecord:
             _read_matrix(folder / "matrix.json"),
             _read_json(folder / "metrics.json"),
             _read_events(folder / "events.jsonl"),
+            _read_flatness(folder / "flatness.json"),
         )
 
     def setting(self, key: str) -> Any:
@@ -98,14 +116,17 @@ class RunRecord:
         return self._number("seconds.train")
 
     @property
+    def evaluate_seconds(self) -> float | None:
+        return self._number("seconds.evaluate")
+
+    @property
     def trainable(self) -> dict[str, int] | None:
         """Trainable parameters per group, in the last task; None before the first is done."""
         found = self.metrics.get("trainable_parameters")
         return {str(group): int(n) for group, n in found.items()} if isinstance(found, Mapping) else None
 
     def _number(self, key: str) -> float | None:
-        value = at(self.metrics, key)
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return _number(at(self.metrics, key))
 
 
 def at(tree: Any, key: str) -> Any:
@@ -204,6 +225,40 @@ def _read_events(path: Path) -> tuple[Mapping[str, Any], ...]:
     except ValueError:
         last = None
     return (*events, last) if isinstance(last, dict) else tuple(events)
+
+
+def _read_flatness(path: Path) -> tuple[Flatness, ...]:
+    """The entries that can be understood; anything else in the file is left out."""
+    content = _parse(_read_bytes(path) or b"{}", path)
+    rho = next(_numbers(content, "settings.rho", "rho"), None)
+    found = []
+    for over, entry in _flatness_entries(content):
+        values = {name: value for name, keys in FLATNESS.items() for value in _numbers(entry, *keys)}
+        task = at(entry, "task")
+        if isinstance(task, int) and values:
+            found.append(Flatness(task, str(entry.get("over", over)), values, rho))
+    return tuple(found)
+
+
+def _flatness_entries(content: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each entry with the parameters it is about: a list for each set of them, or one of rows that name theirs."""
+    sets = at(content, "by_set")
+    lists = {**(sets if isinstance(sets, Mapping) else {}), "all parameters": at(content, "rows")}
+    for name, entries in lists.items():
+        for entry in entries if isinstance(entries, list) else ():
+            if isinstance(entry, Mapping):
+                yield str(name), entry
+
+
+def _numbers(tree: object, *keys: str) -> Iterator[float]:
+    return (value for key in keys if (value := _number(at(tree, key))) is not None)
+
+
+def _number(value: object) -> float | None:
+    """A finite number as it is, None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
 
 
 def _parse(content: bytes, path: Path, line: int = 1) -> Any:

@@ -112,6 +112,7 @@ class Grid:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     names: int = 1  # how many columns are names, set to the left
+    keys: tuple[tuple[float | None, ...], ...] = ()  # what rows are sorted by, a number for each further column
 
     def markdown(self) -> str:
         lines = [
@@ -215,11 +216,21 @@ def summary(records: Sequence[RunRecord]) -> Grid:
         )
         for label, record in zip(labels(records), records, strict=True)
     )
+    keys = tuple(
+        (
+            *(record.scores[name] for name in SHOWN),
+            record.peak_memory,
+            record.train_seconds,
+            None if record.trainable is None else sum(record.trainable.values()),
+        )
+        for record in records
+    )
     return Grid(
         (*headers, "peak memory", "train time", "trained parameters"),
         rows,
         warnings=_cautions(records),
         names=2,
+        keys=keys,
     )
 
 

@@ -1,0 +1,424 @@
+"""Facts about the report page as a person meets it: opened from disk in a real Chromium, without a window.
+
+Chromium is driven through its DevTools protocol over a pair of pipes (`--remote-debugging-pipe`: JSON messages that
+end with a zero byte, written to its descriptor 3, read from its 4), so no test here opens a socket.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from test_report import FO, triangle, write_run
+from zofc.report import read_runs, write_report
+
+PATIENCE = 60  # seconds for anything the browser does
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+PICTURES = Path(__file__).parents[1] / "build"
+OFF, ON = "false", "true"
+FIGURES = ("accuracy", "forgetting", "memory", "flatness-0", "flatness-1", "flatness-2")
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: on Debian, apt-get install chromium")
+
+
+class Chromium:
+    """One browser with one page, and what it complained about."""
+
+    def __init__(self, profile: Path) -> None:
+        (commands, self._out), (self._in, answers) = _pipe(), _pipe()
+        options = [
+            "--headless", "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+            "--hide-scrollbars", "--no-first-run", "--disable-background-networking", f"--user-data-dir={profile}",
+        ]  # fmt: skip
+        self._process = subprocess.Popen(
+            ["bash", "-c", f'exec "$@" 3<&{commands} 4>&{answers}', "bash", str(CHROMIUM), *options, "about:blank"],
+            pass_fds=(commands, answers),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "HOME": str(profile)},
+        )
+        os.close(commands)
+        os.close(answers)
+        self._rest = b""
+        self._sent = 0
+        self._session: str | None = None
+        self.events: list[dict[str, Any]] = []
+        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.ask(f"{domain}.enable")
+
+    def close(self) -> None:
+        self._session = None
+        self.ask("Browser.close")
+        self._process.wait(PATIENCE)
+        os.close(self._out)
+        os.close(self._in)
+
+    def ask(self, method: str, **params: Any) -> dict[str, Any]:
+        """Send a command and wait for its answer; events that come first are kept."""
+        self._sent += 1
+        message = {"id": self._sent, "method": method, "params": params}
+        if self._session:
+            message["sessionId"] = self._session
+        os.write(self._out, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._read()
+            if answer.get("id") == self._sent:
+                assert "error" not in answer, f"{method}: {answer['error']}"
+                return dict(answer["result"])
+            self.events.append(answer)
+
+    def _read(self) -> dict[str, Any]:
+        while b"\0" not in self._rest:
+            ready, _, _ = select.select([self._in], [], [], PATIENCE)
+            part = os.read(self._in, 1 << 20) if ready else b""
+            if not part:
+                self._process.kill()
+                pytest.fail("Chromium does not answer")
+            self._rest += part
+        message, _, self._rest = self._rest.partition(b"\0")
+        return dict(json.loads(message))
+
+    # -- what a person does --
+
+    def open(self, path: Path, width: int = 1280, height: int = 900, dark: bool = False) -> None:
+        phone = width < 600
+        self.events.clear()
+        self.ask(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, mobile=phone, deviceScaleFactor=1 + phone
+        )
+        self.prefer(dark)
+        self.ask("Page.navigate", url=path.as_uri())
+        self.until(f"document.readyState === 'complete' && location.href === {json.dumps(path.as_uri())}")
+        self.settle()
+
+    def prefer(self, dark: bool) -> None:
+        mode = "dark" if dark else "light"
+        self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": mode}])
+        self.settle()
+
+    def settle(self) -> None:
+        """Two frames: the first may ask for the second."""
+        self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+
+    def run(self, script: str) -> Any:
+        """The value of an expression on the page."""
+        answer = self.ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def until(self, script: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not self.run(script):
+            assert time.monotonic() < end, f"never true: {script}"
+            time.sleep(0.02)
+
+    def point(self, selector: str) -> tuple[float, float]:
+        """Bring an element into view and move the pointer onto its middle."""
+        x, y = self.run(
+            f"(e => {{ e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect();"
+            f" return [r.x + r.width / 2, r.y + r.height / 2]; }})(document.querySelector({json.dumps(selector)}))"
+        )
+        self.settle()
+        self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x - 1, y=y)
+        self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        self.settle()
+        return x, y
+
+    def click(self, selector: str) -> None:
+        x, y = self.point(selector)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        self.settle()
+
+    def type(self, selector: str, text: str) -> None:
+        self.click(selector)
+        self.ask("Input.insertText", text=text)
+        self.settle()
+
+    def picture(self, name: str | None = None) -> bytes:
+        """The whole page as PNG, kept under build/ if it has a name."""
+        self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=0, y=0)
+        self.run("scrollTo(0, 0)")
+        self.settle()
+        width, height = self.run("[innerWidth, document.documentElement.scrollHeight]")
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        answer = self.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+        content = base64.b64decode(answer["data"])
+        if name:
+            PICTURES.mkdir(exist_ok=True)
+            (PICTURES / name).write_bytes(content)
+        return content
+
+    @property
+    def complaints(self) -> list[Any]:
+        """Exceptions, console errors and warnings, violations of the page's policy, requests for anything but it."""
+        found = []
+        for event in self.events:
+            params = event.get("params", {})
+            if event["method"] == "Runtime.exceptionThrown":
+                found.append(params["exceptionDetails"])
+            elif event["method"] == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
+                found.append(params["args"])
+            elif event["method"] == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+                found.append(params["entry"])
+            elif event["method"] == "Network.requestWillBeSent" and params["type"] != "Document":
+                found += [url for url in (params["request"]["url"],) if not url.startswith("data:")]
+        return found
+
+
+def _pipe() -> tuple[int, int]:
+    """A pipe whose ends are not among the first ten descriptors, which the shell is about to set."""
+    ends = os.pipe()
+    moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends]
+    for end in ends:
+        os.close(end)
+    return moved[0], moved[1]
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    browser = Chromium(tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.close()
+
+
+TITLES = (
+    "ZO-FC",
+    "First order",
+    "A run whose title says a great deal more than any figure has room for",
+    "<b>Bold</b> & </script> sharp",
+    "Joint",
+    "Slow",
+    "Just begun",
+)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seven runs: long names, names with tags, crowded points, flatness in two, one without any result."""
+    folder = tmp_path_factory.mktemp("runs")
+    write_run(folder / "0", triangle(10, drop=0.4), title=TITLES[0])
+    write_run(folder / "1", triangle(10), title=TITLES[1], optimize={"peft": FO, "head": FO})
+    write_run(folder / "2", triangle(9, 80.0), title=TITLES[2], finished=False, tasks=10)
+    write_run(folder / "3", triangle(10, 84.0), title=TITLES[3], method={"name": "simplecil"}, optimize={})
+    write_run(folder / "4", [[80.0, 70.0, 60.0]], title=TITLES[4], data={"source": "cifar100", "joint": True})
+    write_run(folder / "5", triangle(10, 88.0, 0.9), title=TITLES[5], seed=7)
+    write_run(folder / "6", None, tasks=10, title=TITLES[6])
+    costs = {
+        "0": (500, 60.0),
+        "1": (2100, 35.5),
+        "2": (510, 61.0),
+        "3": (505, 4.0),
+        "4": (2100, 48.0),
+        "5": (640, 4000),
+    }
+    for name, (mib, seconds) in costs.items():
+        path = folder / name / "metrics.json"
+        path.write_text(
+            json.dumps(
+                json.loads(path.read_text())
+                | {"peak_memory": mib * 2**20, "seconds": {"train": seconds, "evaluate": 3.0}}
+            )
+        )
+    for name, sharp in (("0", 1.0), ("1", 3.0)):
+        rows = [
+            {"task": task, "over": "peft", "phi": sharp / task, "lambda_max": sharp * task, "trace": 40 * sharp * task}
+            for task in range(1, 11)
+        ]
+        (folder / name / "flatness.json").write_text(json.dumps({"rho": 0.05, "rows": rows}))
+    return write_report(read_runs([folder]), folder / "report.html")
+
+
+def column(chromium: Chromium, number: int) -> list[str]:
+    return list(
+        chromium.run(f"[...document.querySelectorAll('#summary tbody tr')].map(r => r.cells[{number}].innerText)")
+    )
+
+
+def lines(chromium: Chromium, figure: str) -> list[int]:
+    """Which runs a figure holds."""
+    return list(chromium.run(f"document.getElementById({figure!r}).data.map(trace => trace.meta.run)"))
+
+
+def shown(chromium: Chromium, selector: str) -> list[int]:
+    """The runs of the elements that can be seen."""
+    script = f"[...document.querySelectorAll({selector!r})].filter(e => !e.hidden).map(e => Number(e.dataset.run))"
+    return list(chromium.run(script))
+
+
+# -- facts ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_opens_without_a_complaint_and_fetches_nothing(chromium: Chromium, report: Path, width: int) -> None:
+    chromium.open(report, width)
+    chromium.prefer(dark=True)
+    assert chromium.complaints == []
+    assert chromium.run("document.querySelectorAll('.figure:not(.empty) .main-svg').length") >= len(FIGURES)
+
+
+def test_a_click_on_a_heading_sorts_the_summary_and_another_turns_it_round(chromium: Chromium, report: Path) -> None:
+    chromium.open(report)
+    assert column(chromium, 0) == list(TITLES)
+    memory = "#summary th:nth-child(6)"
+    chromium.click(f"{memory} button")
+    assert column(chromium, 5) == ["500 MiB", "505 MiB", "510 MiB", "640 MiB", "2.05 GiB", "2.05 GiB", "—"]
+    assert chromium.run(f"document.querySelector('{memory}').ariaSort") == "ascending"
+    chromium.click(f"{memory} button")
+    assert column(chromium, 5)[:3] == ["2.05 GiB", "2.05 GiB", "640 MiB"]
+    assert column(chromium, 5)[-1] == "—"  # what is missing stays last
+    chromium.click("#summary th:nth-child(7) button")
+    assert column(chromium, 6) == ["4.0 s", "35.5 s", "48.0 s", "1.0 min", "1.0 min", "1.1 h", "—"]
+    assert chromium.run("document.querySelectorAll('[aria-sort]').length") == 1
+    chromium.click("#summary th:nth-child(1) button")
+    assert column(chromium, 0)[1:3] == [TITLES[2], "First order"]
+    assert chromium.complaints == []
+
+
+def test_a_run_switched_off_leaves_every_figure_and_table(chromium: Chromium, report: Path) -> None:
+    chromium.open(report)
+    places = (".card", ".bars .row", "#summary tr[data-run]", "#compare thead th[data-run]", "section")
+    for figure in FIGURES:
+        assert 1 in lines(chromium, figure)
+    assert all(1 in shown(chromium, place) for place in places)
+    chromium.click(".key [data-run='1']")
+    assert chromium.run("document.querySelector('.key [data-run=\"1\"]').ariaPressed") == OFF
+    for figure in FIGURES:
+        assert 1 not in lines(chromium, figure) and 0 in lines(chromium, figure)
+    assert all(1 not in shown(chromium, place) and 0 in shown(chromium, place) for place in places)
+    assert "First order" not in chromium.run("document.getElementById('memory').textContent")
+    chromium.click(".key [data-run='1']")
+    assert chromium.run("document.querySelector('.key [data-run=\"1\"]').ariaPressed") == ON
+    assert all(1 in lines(chromium, figure) for figure in FIGURES)
+    assert chromium.complaints == []
+
+
+def test_the_field_keeps_the_runs_with_those_words(chromium: Chromium, report: Path) -> None:
+    chromium.open(report)
+    chromium.type("#only", "SEED: 7")
+    assert shown(chromium, ".bars .row") == [5] and lines(chromium, "accuracy") == [5]
+    chromium.click("#none")
+    assert shown(chromium, ".bars .row") == []
+    assert chromium.run("document.querySelectorAll('.figure.empty').length") == len(FIGURES) + 6  # and six matrices
+    chromium.click("#all")
+    assert shown(chromium, ".bars .row") == list(range(7))
+    assert chromium.run("document.querySelectorAll('.figure.empty').length") == 0
+    assert chromium.complaints == []
+
+
+def test_bars_of_time_are_drawn_against_the_longest_that_is_shown(chromium: Chromium, report: Path) -> None:
+    chromium.open(report)
+    bar = "document.querySelector('.row[data-run=\"2\"] i').getBoundingClientRect().width"
+    before = chromium.run(bar)
+    chromium.click(".key [data-run='5']")
+    assert chromium.run(bar) > 10 * before
+
+
+@pytest.mark.parametrize(
+    "place", [".key [data-run='5']", "#summary [data-run='5'] th", "#memory .trace:nth-child(6) path"]
+)
+def test_pointing_at_a_run_shows_its_recipe(chromium: Chromium, report: Path, place: str) -> None:
+    chromium.open(report)
+    assert chromium.run("document.getElementById('tip').hidden")
+    chromium.point(place)
+    words = chromium.run("document.getElementById('tip').innerText")
+    assert words.startswith("Slow") and "adapter: peft ZO ×4, head FO" in words and "vit_base_patch16_224" in words
+    chromium.ask("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+    chromium.until("document.getElementById('tip').hidden")
+
+
+def test_pointing_at_a_cell_of_a_matrix_names_its_classes(chromium: Chromium, report: Path) -> None:
+    chromium.open(report)
+    chromium.point("#matrix-4 .heatmaplayer image, #matrix-4 .plot")  # the joint run: three cells, the middle one
+    words = chromium.run("document.getElementById('tip').innerText")
+    assert "70.00 % all tasks at once, on the classes of task 2: class 2, class 3" in words
+
+
+def test_names_with_tags_stay_words(chromium: Chromium, report: Path) -> None:
+    chromium.open(report)
+    assert chromium.run("document.querySelectorAll('body b:not(.bar b)').length") == 0
+    assert TITLES[3] in chromium.run("document.querySelector('#summary').innerText")
+    drawn = chromium.run("[...document.querySelectorAll('#memory .annotation-text')].map(e => e.textContent)")
+    assert TITLES[3].replace(" ", "") in [text.replace(" ", "") for text in drawn]
+
+
+@pytest.mark.parametrize("width", [1280, 390, 320])
+def test_nothing_is_wider_than_the_screen(chromium: Chromium, report: Path, width: int) -> None:
+    chromium.open(report, width, 844)
+    chromium.run("document.querySelectorAll('details').forEach(e => { e.open = true; })")
+    assert chromium.run("document.documentElement.scrollWidth") == width
+    wide = chromium.run(
+        "[...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1"
+        " && !e.closest('.wide, .key, pre, svg, [hidden]')).map(e => e.outerHTML.slice(0, 80))"
+    )
+    assert wide == []
+
+
+OVERLAPS = """
+(() => {
+  const found = [];
+  for (const figure of document.querySelectorAll('.figure')) {
+    const outer = figure.getBoundingClientRect();
+    const boxes = [...figure.querySelectorAll('svg text')].map(e => [e.textContent, e.getBoundingClientRect()])
+      .filter(([text, box]) => text.trim() && box.width);
+    boxes.forEach(([text, a], number) => {
+      if (a.left < outer.left - 1 || a.right > outer.right + 1 || a.top < outer.top - 1 || a.bottom > outer.bottom + 1)
+        found.push(`${figure.id}: ${text} is cut`);
+      for (const [other, b] of boxes.slice(number + 1))
+        if (a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 2 && b.top < a.bottom - 2)
+          found.push(`${figure.id}: ${text} on ${other}`);
+    });
+  }
+  return found;
+})()
+"""
+
+
+@pytest.mark.parametrize("width", [1280, 700, 390])
+def test_no_words_of_a_figure_overlap_or_are_cut(chromium: Chromium, report: Path, width: int) -> None:
+    chromium.open(report, width)
+    assert chromium.run(OVERLAPS) == []
+    named = chromium.run("document.querySelectorAll('#memory .annotation-text').length")
+    assert named == 6  # every run that was measured
+
+
+def test_every_axis_has_a_name_and_a_unit(chromium: Chromium, report: Path) -> None:
+    chromium.open(report)
+    names = chromium.run(
+        "[...document.querySelectorAll('.figure')].map(e => [e.id,"
+        " ...['.xtitle', '.ytitle'].map(axis => e.querySelector(axis).textContent)])"
+    )
+    assert len(names) == len(FIGURES) + 6
+    for figure, x, y in names:
+        for name in (x, y):
+            assert name.endswith(("(number)", " no.", "(%)", "(MiB)", "points)", "parameter²)", "ρ)")), (figure, name)
+    assert chromium.run("document.querySelector('.scale').innerText").startswith("accuracy (%)")
+
+
+def test_the_page_follows_the_width_and_the_mode_it_is_shown_in(chromium: Chromium, report: Path) -> None:
+    chromium.open(report)
+    light = chromium.picture("report.png")
+    chromium.prefer(dark=True)
+    dark = chromium.picture("report-dark.png")
+    assert light[:8] == dark[:8] == b"\x89PNG\r\n\x1a\n" and light != dark
+    grounds = "[getComputedStyle(document.body).backgroundColor, document.querySelector('#accuracy text').style.fill]"
+    assert chromium.run(grounds) == ["rgb(20, 24, 29)", "rgb(227, 232, 238)"]
+    chromium.prefer(dark=False)
+    assert chromium.run(grounds) == ["rgb(255, 255, 255)", "rgb(27, 31, 36)"]
+    assert chromium.picture() == light
+    chromium.open(report, 390, 844)
+    assert chromium.run("document.querySelector('#accuracy .main-svg').getBoundingClientRect().width") <= 390
+    chromium.picture("report-phone.png")
