@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from test_every_method import TRAINED, recipe, task_batches
+from zofc.errors import RecipeError
 from zofc.methods import get_method
 from zofc.methods.base import Method
 from zofc.model.backbone import Backbone
@@ -17,7 +18,8 @@ from zofc.optim.dual import Dual
 from zofc.optim.estimators import ESTIMATORS, get_estimator
 from zofc.optim.placement import Placement
 from zofc.optim.survey import Pace, Query, coefficients, combine, survey
-from zofc.recipe import Group
+from zofc.recipe import Group, load_recipe
+from zofc.training.resolve import check_recipe
 
 QUERIES = 3
 
@@ -134,10 +136,41 @@ def test_with_a_direction_for_each_image_a_coefficient_is_about_that_image_alone
     torch.testing.assert_close(total, by_hand)
 
 
-def test_directions_for_each_image_do_not_depend_on_how_many_come_at_a_time() -> None:
+def test_every_image_of_every_query_has_a_direction_of_its_own() -> None:
     batch = Directions("rademacher", 3).stack(5, 2, (6, 10), torch.device("cpu"))
     assert batch.shape == (2, 6, 10) and batch.dtype == torch.int8
     assert len({tuple(row.tolist()) for row in batch.flatten(0, 1)}) == 12
+
+
+def test_a_loss_that_couples_images_has_no_direction_for_each_image() -> None:
+    own = load_recipe("l2p-zo/cifar100-inc10", ["optimize.peft.per=image", "optimize.head.per=image"])
+    with pytest.raises(RecipeError, match=r"optimize\.head\.per: no image has a loss of its own"):
+        check_recipe(own)
+
+
+def test_an_epoch_in_which_nothing_moves_is_refused() -> None:
+    with pytest.raises(RecipeError, match="no group moves in epoch 2"):
+        check_recipe(load_recipe("zofc/base", ["optimize.head.epochs=1", "optimize.peft.start=2"]))
+
+
+def test_a_group_by_any_name_is_trained_through_the_features(tiny: Backbone, images: Tensor) -> None:
+    """What is not the head is taken to be in the features, unless a method says otherwise."""
+
+    class Renamed(get_method("adapter")):  # type: ignore[misc]
+        group_names = ("module", "head")
+
+        def groups(self) -> dict[str, dict[str, Tensor]]:
+            found = super().groups()
+            return {"module": found["peft"], "head": found["head"]}
+
+    for order in ("first", "zeroth"):
+        method = Renamed(tiny, recipe("adapter"))
+        method.extend(range(3))
+        before = [value.clone() for value in method.groups()["module"].values()]
+        plans = {"module": Group(order=order, epochs=9, lr=0.1), "head": Group(epochs=9)}
+        Placement(method, method.groups(), plans, seed=3, task=0).step(*task_batches(images, 0), 0, 0)
+        moved = [not torch.equal(a, b) for a, b in zip(before, method.groups()["module"].values(), strict=True)]
+        assert any(moved)
 
 
 def test_directions_on_the_sphere_have_the_length_of_signs() -> None:
@@ -250,5 +283,4 @@ def test_forward_gradients_keep_their_direction_in_16_bits(
     method.float()
     tiny.vit.to(dtype)
     found = along(method, shown.float(), labels, query, Pace(chunk=64))
-    assert method.features({}, method.prepare(shown)) is not None
     assert float(torch.corrcoef(torch.stack([exact, found]))[0, 1]) > 0.98

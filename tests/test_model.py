@@ -23,6 +23,7 @@ from zofc.model.peft import make_peft
 from zofc.model.peft_base import PeftModule
 from zofc.recipe import Backbone as BackboneRecipe
 from zofc.recipe import Peft as PeftRecipe
+from zofc.seeds import Noise
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -450,7 +451,7 @@ def test_dropout_acts_only_where_a_stream_is_lent_and_repeats_with_it(tiny: Back
     module = stirred(peft("adaptformer", tiny, dropout=0.5))
     x = tiny.enter(images)
     plain = tiny.leave(x, module.inserts({}))
-    noisy = [tiny.leave(x, module.inserts({}, generator(seed))) for seed in (1, 1, 2)]
+    noisy = [tiny.leave(x, module.inserts({}, Noise((seed, "noise")))) for seed in (1, 1, 2)]
     assert torch.equal(plain, tiny.leave(x, module.inserts({})))
     assert torch.equal(noisy[0], noisy[1]) and not torch.equal(noisy[0], noisy[2]) and not torch.equal(noisy[0], plain)
 
@@ -504,3 +505,28 @@ def test_recomputation_keeps_one_activation_a_block(tiny: Backbone, images: torc
             backbone.leave(backbone.enter(images), module.inserts(leaves))
         kept.append(sum(saved))
     assert kept[1] < kept[0] / 3
+
+
+def test_dropout_is_the_same_for_an_image_in_a_batch_in_pieces_and_when_computed_again(
+    tiny: Backbone, images: torch.Tensor
+) -> None:
+    """And differs between images and between blocks."""
+    tiny.vit.double()
+    module = stirred(peft("adaptformer", tiny, dropout=0.5, blocks="all").double())
+    found = []
+    for backbone in (tiny, dataclasses.replace(tiny, recompute=True)):
+        for sizes in ((6,), (2, 4), (1, 1, 4)):
+            leaves = {name: value.detach().requires_grad_() for name, value in module.named_parameters()}
+            total, first = images.new_zeros((), dtype=torch.float64), 0
+            with torch.enable_grad():
+                for size in sizes:
+                    part = images[first : first + size].double()
+                    inserts = module.inserts(leaves, Noise((1, "noise"), first))
+                    total = total + backbone.leave(backbone.enter(part, module.entrance), inserts).sin().sum()
+                    first += size
+            gradients = torch.autograd.grad(total, list(leaves.values()))
+            found.append(torch.cat([total.detach()[None], *(g.flatten() for g in gradients)]))
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=1e-9, atol=1e-11)
+    masks = [Noise((1, "noise")).uniform(torch.Size((2, 9)), layer) for layer in (0, 1)]
+    assert not torch.equal(masks[0], masks[1]) and not torch.equal(masks[0][0], masks[0][1])

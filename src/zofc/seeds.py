@@ -7,9 +7,11 @@ restart: a run that was killed continues with exactly the draws it would have ma
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 
 def key(seed: int, *name: str | int) -> int:
@@ -26,3 +28,18 @@ def stream(seed: int, *name: str | int) -> np.random.Generator:
 def torch_stream(seed: int, *name: str | int) -> torch.Generator:
     """A torch generator (CPU) for one named stream."""
     return torch.Generator().manual_seed(key(seed, *name) & (2**63 - 1))
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Random numbers for random layers: a pure function of the name, the layer and the image. So a batch in pieces is
+    given the same as the whole batch, and a layer that is computed again the same again."""
+
+    name: tuple[str | int, ...]  # of the stream, its seed first
+    first: int = 0  # which image of the batch is the first one here
+
+    def uniform(self, shape: torch.Size, layer: int) -> Tensor:
+        """In [0, 1), (images, ...)."""
+        seed, *name = self.name
+        generator = torch_stream(int(seed), *name, layer)
+        return torch.rand(self.first + shape[0], *shape[1:], generator=generator)[self.first :]

@@ -17,6 +17,7 @@ from zofc.errors import DataError, RecipeError, nearest
 from zofc.model.backbone import Backbone
 from zofc.model.params import Moving
 from zofc.recipe import Group, Recipe
+from zofc.seeds import Noise
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # the task's training images in the test view, with labels
 
@@ -25,16 +26,21 @@ class Method(nn.Module):
     """A learner of tasks. Its parameters are all there is to save; the backbone is not among them."""
 
     group_names: ClassVar[tuple[str, ...]] = ()
-    in_features: ClassVar[tuple[str, ...]] = ("peft",)  # those that the features depend on, and not the loss alone
+    in_features: ClassVar[tuple[str, ...]]  # those that the features depend on, not the loss alone: all but `head`
     refuses_domains: ClassVar[str | None] = None  # why it cannot learn the same classes in a further domain
     couples_images: ClassVar[str | None] = None  # why a batch in pieces is not the same as the batch, if it is not
     backbone: Backbone
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "in_features" not in cls.__dict__:
+            cls.in_features = tuple(name for name in cls.group_names if name != "head")
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__()
         self.backbone = backbone
         self.recipe = recipe
-        self.noise: torch.Generator | None = None  # the stream of random layers, lent by first-order steps
+        self.noise: Noise | None = None  # of random layers, lent by first-order steps
         self.tasks: list[range] = []  # class ids of each task so far, the current one last
 
     # -- tasks ---------------------------------------------------------------------------------------------------

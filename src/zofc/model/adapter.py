@@ -18,6 +18,7 @@ from zofc.errors import RecipeError
 from zofc.model.params import Moving, dropout, frozen, linear, taken
 from zofc.model.peft_base import PeftModule
 from zofc.model.vit import Insert
+from zofc.seeds import Noise
 
 PLACES: dict[str, Callable[[Callable[[Tensor], Tensor]], Insert]] = {
     "beside_mlp": lambda added: Insert(beside_mlp=added),
@@ -48,15 +49,15 @@ class Adapter(PeftModule):
             {str(number): _Bottleneck(width, rank, scale is None, generator) for number in blocks}
         )
 
-    def inserts(self, moving: Moving, noise: torch.Generator | None = None) -> dict[int, Insert]:
+    def inserts(self, moving: Moving, noise: Noise | None = None) -> dict[int, Insert]:
         join = PLACES[self.place]
         return {number: join(self._bottleneck(number, moving, noise)) for number in self.numbers}
 
-    def _bottleneck(self, number: int, moving: Moving, noise: torch.Generator | None) -> Callable[[Tensor], Tensor]:
+    def _bottleneck(self, number: int, moving: Moving, noise: Noise | None) -> Callable[[Tensor], Tensor]:
         w = taken(self.blocks[str(number)], moving, f"blocks.{number}.")
 
         def bottleneck(h: Tensor) -> Tensor:
-            inner = dropout(self.activation(linear(h, w["down_weight"], w["down_bias"])), self.drop, noise)
+            inner = dropout(self.activation(linear(h, w["down_weight"], w["down_bias"])), self.drop, noise, number)
             if self.scale is not None:  # on the narrow side, where it costs nothing
                 return linear(inner * self.scale, w["up_weight"], w["up_bias"] * self.scale)
             out = linear(inner, w["up_weight"], w["up_bias"])

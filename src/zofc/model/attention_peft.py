@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from zofc.model.params import Moving, frozen, linear, taken
 from zofc.model.peft_base import PeftModule
 from zofc.model.vit import Additions, Insert, Prefix
+from zofc.seeds import Noise
 
 
 class KeyValueLora(PeftModule):
@@ -21,7 +22,7 @@ class KeyValueLora(PeftModule):
         self.scale = scale
         self.blocks = nn.ModuleDict({str(number): _LowRankPair(width, rank, generator) for number in blocks})
 
-    def inserts(self, moving: Moving, noise: torch.Generator | None = None) -> dict[int, Insert]:
+    def inserts(self, moving: Moving, noise: Noise | None = None) -> dict[int, Insert]:
         return {number: Insert(projections=self._additions(number, moving)) for number in self.numbers}
 
     def _additions(self, number: int, moving: Moving) -> Additions:
@@ -54,7 +55,7 @@ class PrefixTokens(PeftModule):
         self.compensated = compensated
         self.blocks = nn.ModuleDict({str(number): _KeysValues(width, length, generator) for number in blocks})
 
-    def inserts(self, moving: Moving, noise: torch.Generator | None = None) -> dict[int, Insert]:
+    def inserts(self, moving: Moving, noise: Noise | None = None) -> dict[int, Insert]:
         found = {}
         for number in self.numbers:
             w = taken(self.blocks[str(number)], moving, f"blocks.{number}.")

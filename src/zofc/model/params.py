@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from zofc.seeds import Noise
 
 Moving = Mapping[str, Tensor]
 
@@ -49,9 +50,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return y.reshape(queries, *x.shape[1 if stacked else 0 : -1], out)
 
 
-def dropout(x: Tensor, share: float, noise: torch.Generator | None) -> Tensor:
-    """Dropout whose mask comes from a named stream; without one (evaluation, zeroth-order queries) x as it is."""
+def dropout(x: Tensor, share: float, noise: Noise | None, layer: int) -> Tensor:
+    """Dropout of (images, ...) with a named mask; without noise (evaluation, zeroth-order queries) x as it is."""
     if noise is None or share == 0:
         return x
-    kept = torch.rand(x.shape, generator=noise) >= share
+    kept = noise.uniform(x.shape, layer) >= share
     return x * kept.to(x.device) / (1 - share)

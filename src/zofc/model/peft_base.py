@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-import torch
 from torch import nn
 
 from zofc.model.params import Moving
 from zofc.model.vit import Insert, Place
+from zofc.seeds import Noise
 
 
 class PeftModule(nn.Module, ABC):
@@ -24,5 +24,5 @@ class PeftModule(nn.Module, ABC):
         return Place(first, self.inserts({})[first].entrance)
 
     @abstractmethod
-    def inserts(self, moving: Moving, noise: torch.Generator | None = None) -> dict[int, Insert]:
-        """What it adds where, with the parameters in `moving` in place of its own; `noise` is dropout's stream."""
+    def inserts(self, moving: Moving, noise: Noise | None = None) -> dict[int, Insert]:
+        """What it adds where, with the parameters in `moving` in place of its own; `noise` is dropout's."""

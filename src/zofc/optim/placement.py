@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from zofc import seeds
 from zofc.optim.directions import Directions, Space
 from zofc.optim.estimators import get_estimator
 from zofc.optim.graphs import Recorder
@@ -33,6 +32,7 @@ from zofc.optim.survey import (
     survey,
 )
 from zofc.recipe import Group
+from zofc.seeds import Noise
 
 Groups = Mapping[str, Mapping[str, Tensor]]
 Slopes = tuple[dict[str, Tensor], Tensor, Tensor]  # gradients by name, loss, hits
@@ -71,7 +71,10 @@ class Placement:
         self.directions = {
             name: Directions(mover.plan.directions, seed, ("task", task, name)) for name, mover in self.zeroth.items()
         }
-        self.paces = {name: Pace(mover.plan.micro_batch, mover.plan.chunk) for name, mover in self.zeroth.items()}
+        self.paces = {
+            name: Pace(mover.plan.micro_batch, 1 if mover.plan.per == "image" else mover.plan.chunk)
+            for name, mover in self.zeroth.items()
+        }
         sizes = [mover.plan.micro_batch for mover in self.first.values() if mover.plan.micro_batch]
         self.paces["first"] = Pace(min(sizes, default=None))
 
@@ -179,22 +182,24 @@ class Placement:
         leaves = _leaves(movers)
         total: dict[str, Tensor] = {}
         losses, hits = [], []
-        self.method.noise = seeds.torch_stream(*self.name, "noise", step)
-        for where, some in micro_batches(images, self.paces["first"].micro_batch, self.method.device):
-            with torch.no_grad():
-                prepared = self.method.prepare(some)
-            with torch.enable_grad():  # the graph spans only what these leaves touch
-                features = in_double(self.method.features(leaves, prepared))
-                given = labels[where].to(_device(features))
-                loss = self.method.loss(leaves, features, given) * (len(some) / len(images))
-                gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-            for name, g in zip(leaves, gradients, strict=True):
-                if g is not None:
-                    total[name] = total[name].add_(g) if name in total else g
-            losses.append(loss.detach())
-            with torch.no_grad():
-                hits.append(self.method.hits(leaves, features, given))
-        self.method.noise = None
+        try:
+            for where, some in micro_batches(images, self.paces["first"].micro_batch, self.method.device):
+                self.method.noise = Noise((*self.name, "noise", step), where.start)
+                with torch.no_grad():
+                    prepared = self.method.prepare(some)
+                with torch.enable_grad():  # the graph spans only what these leaves touch
+                    features = in_double(self.method.features(leaves, prepared))
+                    given = labels[where].to(_device(features))
+                    loss = self.method.loss(leaves, features, given) * (len(some) / len(images))
+                    gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+                for name, g in zip(leaves, gradients, strict=True):
+                    if g is not None:
+                        total[name] = total[name].add_(g) if name in total else g
+                losses.append(loss.detach())
+                with torch.no_grad():
+                    hits.append(self.method.hits(leaves, features, given))
+        finally:
+            self.method.noise = None
         return total, torch.stack(losses).sum(), torch.stack(hits).sum()
 
     def _slopes(self, movers: Mapping[str, Mover], features: Any, labels: Tensor) -> Slopes:

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_on
 from zofc.optim.directions import Space
 from zofc.optim.dual import duals, primals, tangents
 from zofc.optim.estimators import Estimator
+from zofc.seeds import Noise
 
 Moving = Mapping[str, Tensor]
 
@@ -25,7 +26,7 @@ Moving = Mapping[str, Tensor]
 class Objective(Protocol):
     """What a step needs of a method: its loss as a function of the moving parameters."""
 
-    noise: torch.Generator | None  # the stream of random layers, in first-order steps only
+    noise: Noise | None  # of random layers, in first-order steps only
     in_features: ClassVar[tuple[str, ...]]  # the groups that the features depend on; the loss may depend on any
 
     @property
@@ -129,7 +130,8 @@ def survey(
             own = None if asked is None else replace(asked, vectors=along)
             return _survey_part(method, some, own, center, pace)
 
-        found = record(("part", pace, center), work, some, some.new_empty(0) if asked is None else asked.vectors)
+        kind = ("part", pace, center, () if asked is None else tuple(asked.space.tensors))
+        found = record(kind, work, some, some.new_empty(0) if asked is None else asked.vectors)
         parts.append(Survey(pace, *tree_map_only(Tensor, torch.clone, (found.center, found.around))))
     if len(parts) == 1:
         return parts[0]
@@ -226,12 +228,12 @@ def _contract(loss: Callable[[Moving, Any], Tensor], query: Query, found: Survey
         own, *slopes = torch.autograd.grad(values.sum(), wanted, allow_unused=True)
     total = values.new_zeros(query.vectors.shape[:-1])
     if own is not None:
-        total = total + (query.vectors.to(own.dtype) * own).sum(-1)
+        total = total + (query.vectors.to(own.dtype) * own).sum(-1).to(total.device).to(total.dtype)
     if query.deep:
         for number, slope in enumerate(slopes):
             if slope is not None:
                 along = torch.cat([[t for t in tree_leaves(part) if _real(t)][number] for part in found.around])
-                total = total + (along * slope).flatten(total.dim()).sum(-1)
+                total = total + (along * slope).reshape(*total.shape, -1).sum(-1)
     return total.detach(), values.detach().reshape(-1)
 
 
@@ -248,9 +250,9 @@ def _loss(method: Objective, labels: Tensor, per_image: bool) -> Callable[[Movin
 def combine_flat(query: Query, found: Tensor) -> Tensor:
     """ĝ = (1/Q) Σ_q c_q Δ_q as one vector; with a direction for each image also the mean over images."""
     vectors = query.vectors.flatten(0, -2)
-    weights = found.reshape(-1).to(vectors.device) / found.numel()
     dtype = next(iter(query.space.tensors.values())).dtype
-    return weights.to(dtype) @ vectors.to(dtype)
+    weights = (found.reshape(-1) / found.numel()).to(dtype).to(vectors.device)  # not every device has float64
+    return weights @ vectors.to(dtype)
 
 
 def combine(query: Query, found: Tensor) -> dict[str, Tensor]:
@@ -259,5 +261,10 @@ def combine(query: Query, found: Tensor) -> dict[str, Tensor]:
 
 
 def in_double(features: Any) -> Any:
-    """Features, and whatever comes with them, in float64."""
-    return tree_map_only(Tensor, lambda t: t.cpu().double() if t.device.type == "mps" else t.double(), features)
+    """Features, and whatever numbers come with them, in float64; on the CPU where the device has none."""
+
+    def widened(t: Tensor) -> Tensor:
+        t = t.cpu() if t.device.type == "mps" else t
+        return t.double() if t.is_floating_point() else t
+
+    return tree_map_only(Tensor, widened, features)

@@ -83,7 +83,7 @@ def _family(row: str) -> str:
 
 
 def _title(row: str, label: str) -> str:
-    order = {"-fo": ", FO", "-zo": ", ZO"}
+    order, label = {"-fo": ", FO", "-zo": ", ZO"}, label.removesuffix(" (Ours)")
     return next((label + words for end, words in order.items() if row.endswith(end)), label)
 
 

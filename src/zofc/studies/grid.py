@@ -48,8 +48,9 @@ def run_cell(cell: Cell, runs: Path) -> Row:
         metrics = train(folder)
     except Interrupted:
         raise
-    except ZofcError as error:
-        return {**cell.labels, "failed": str(error)}
+    except Exception as error:  # whatever it is, the other cells go on
+        name = "" if isinstance(error, ZofcError) else f"{type(error).__name__}: "
+        return {**cell.labels, "failed": f"{name}{error}"}
     made_with = folder.read_json("environment.json")
     return {
         **cell.labels,

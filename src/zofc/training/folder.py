@@ -25,6 +25,7 @@ EXECUTION = (
     "keep_tasks",
     "graphs",
     "compile",
+    "recompute",
     "memory",
 )  # of a recipe's training section
 BEGINNINGS = ("recipe.yaml", "environment.json", "events.jsonl")  # what a run has before its first checkpoint

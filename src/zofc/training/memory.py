@@ -28,12 +28,15 @@ class Peak:
 
 @contextmanager
 def measure(device: torch.device, resident: Iterable[Tensor]) -> Iterator[Peak]:
-    """Peak bytes inside the block, `resident` (weights, trained parameters) included."""
+    """Peak bytes inside the block, `resident` (weights, trained parameters) included, and nothing else that was there
+    before: not the batch, and not what a run before this one may have left."""
     peak = Peak()
     if device.type == "cuda":
+        own = sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in resident}.values())
+        before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
         yield peak
-        peak.bytes = torch.cuda.max_memory_allocated(device)
+        peak.bytes = own + torch.cuda.max_memory_allocated(device) - before
         return
     with _LiveBytes(resident) as live:
         yield peak

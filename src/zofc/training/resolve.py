@@ -39,6 +39,11 @@ def check_recipe(recipe: Recipe) -> None:
                     "training.precision=fp32; `zofc diagnose` shows it for your model, and "
                     "training.allow_noisy_differences=true runs it all the same."
                 )
+    _check_epochs(recipe)
+    couples = get_method(recipe.method.name).couples_images
+    for name, group in recipe.optimize.items():
+        if couples and group.order == "zeroth" and group.per == "image":
+            raise RecipeError(f"{recipe.name}: optimize.{name}.per: no image has a loss of its own here: {couples}")
     for key, spec in [("source", recipe.data.source), *(("then", spec) for spec in recipe.data.then)]:
         kind = spec.partition(":")[0]
         if kind not in SOURCES:
@@ -49,6 +54,16 @@ def check_recipe(recipe: Recipe) -> None:
         )
     check_loggers(recipe)
     pick_device(recipe.training.device)
+
+
+def _check_epochs(recipe: Recipe) -> None:
+    """In every epoch of a task something moves."""
+    plans = recipe.optimize.values()
+    for epoch in range(max((plan.epochs for plan in plans), default=0)):
+        if not any(plan.start <= epoch < plan.epochs for plan in plans):
+            raise RecipeError(
+                f"{recipe.name}: optimize: no group moves in epoch {epoch + 1}; choose other values of start and epochs"
+            )
 
 
 def open_data(recipe: Recipe, spec: str, notice: Callable[[str], None], test_fraction: float | None = None) -> Source:
