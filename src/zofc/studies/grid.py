@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,15 +69,16 @@ def run_grid(cells: Sequence[Cell], runs: Path, workers: int = 1) -> Iterator[tu
             yield cell, run_cell(cell, runs)
         return
     threads = max(1, (os.cpu_count() or 1) // workers)
-    shared = [(cell, _with_threads(cell.recipe, threads), runs) for cell in cells]
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        for number, row in pool.imap_unordered(_numbered, list(enumerate(shared)), chunksize=1):
-            yield cells[number], row
-
-
-def _numbered(job: tuple[int, tuple[Cell, Recipe, Path]]) -> tuple[int, Row]:
-    number, (cell, recipe, runs) = job
-    return number, run_cell(Cell(cell.labels, recipe), runs)
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        given = {
+            pool.submit(run_cell, Cell(cell.labels, _with_threads(cell.recipe, threads)), runs): cell for cell in cells
+        }
+        try:
+            for done in as_completed(given):
+                yield given[done], done.result()
+        except BaseException:  # a terminal asks every process to stop: those at work save first, no other begins
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
 
 
 def _with_threads(recipe: Recipe, threads: int) -> Recipe:
