@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -17,6 +17,9 @@ from zofc.errors import RecipeError, RunError, ZofcError, nearest
 
 if TYPE_CHECKING:
     from zofc.analysis import Diagnosis
+    from zofc.analysis.cost import Cost
+    from zofc.analysis.curvature import Spectrum
+    from zofc.analysis.run_flatness import RunFlatness
 
 DEFAULT_PAIR = ("demo/zofc", "demo/first-order")
 app = typer.Typer(
@@ -98,11 +101,17 @@ def _finish(paths: list[Path], page: Path) -> None:
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help="recipes, methods, datasets or backbones")] = "recipes",
+    what: Annotated[str, typer.Argument(help="recipes, methods, datasets, backbones or studies")] = "recipes",
     pattern: Annotated[str, typer.Argument(help="Show only names that contain this.")] = "",
 ) -> None:
     """List what there is to choose from."""
-    makers = {"recipes": _recipes, "methods": _methods, "datasets": _datasets, "backbones": _backbones}
+    makers = {
+        "recipes": _recipes,
+        "methods": _methods,
+        "datasets": _datasets,
+        "backbones": _backbones,
+        "studies": _studies,
+    }
     if what not in makers:
         raise RecipeError(f"cannot list '{what}'{nearest(what, makers)}")
     headers, rows = makers[what]()
@@ -159,6 +168,13 @@ def _backbones() -> Listing:
         if home.endswith(("vision_transformer", "deit")):
             rows.append((name, "timm, weights from the hub"))
     return ("backbone.name", "what it is"), rows
+
+
+def _studies() -> Listing:
+    from zofc.studies.catalogue import STUDIES
+
+    rows = [(study.name, study.title, ", ".join(study.settings)) for study in STUDIES.values()]
+    return ("study", "what it shows", "data"), rows
 
 
 @app.command()
@@ -325,6 +341,250 @@ def _print_diagnosis(found: Diagnosis) -> None:
             mark = " (the recipe's)" if point.queries == one.queries else ""
             curve.add_row(f"{point.queries}{mark}", f"{point.cosine:.4f}", f"{point.theory:.4f}")
         out.print(curve)
+
+
+@app.command()
+def flatness(
+    path: RunPath,
+    over: Annotated[
+        str | None, typer.Option(help="peft, head or peft+head; by default peft alone and with the head.")
+    ] = None,
+    rho: Annotated[float, typer.Option(help="Radius ρ of the score Φ.")] = 0.005,
+    images: Annotated[int, typer.Option(min=1, help="Images per class, at most.")] = 20,
+    split: Annotated[str, typer.Option(help="Which images: test, or train; both in the test view.")] = "test",
+    rows: Annotated[
+        str, typer.Option(help="Softmax over a task's own rows (own), or over all learned by then (all).")
+    ] = "own",
+    directions: Annotated[int, typer.Option(min=1, help="Random directions, of either norm.")] = 20,
+    probes: Annotated[int, typer.Option(min=1, help="Directions for the Hessian's trace and the smoothed loss.")] = 8,
+    products: Annotated[int, typer.Option(min=1, help="Hessian products for its largest eigenvalue, at most.")] = 30,
+    batch: Annotated[int, typer.Option(min=1, help="Images at a time: memory, not the result.")] = 16,
+    landscape: Annotated[Path | None, typer.Option(help="Also draw the loss between the states (PNG).")] = None,
+    random: Annotated[
+        bool, typer.Option("--random", help="Draw its plane along random directions, not through three states.")
+    ] = False,
+    resolution: Annotated[int, typer.Option(min=3, help="Points along each side of the plane.")] = 21,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda; the recipe's by default.")] = None,
+) -> None:
+    """How flat the loss of old tasks is after each task, its curvature, and what of forgetting that explains.
+
+    For a run with training.keep_tasks=true. All in float64; the result is also written to RUN/flatness.json.
+    """
+    from zofc.analysis.landscape import draw, of_run
+    from zofc.analysis.old_tasks import KeptRun
+    from zofc.analysis.run_flatness import Settings, all_sets, measure
+
+    settings = Settings(
+        over=(over,) if over else (), rho=rho, images=images, split=cast(Any, split), rows=cast(Any, rows),
+        directions=directions, probes=probes, products=products, batch=batch,
+    )  # fmt: skip
+    with err.status("opening the run") as status:
+        notices: list[str] = []
+        run = KeptRun(path, device, notices.append)
+        found = measure(run, settings, notices, lambda text: status.update(escape(text)))
+        with run.folder.locked():
+            run.folder.write_json("flatness.json", found.as_json())
+    _print_flatness(found)
+    out.print(f"written: {path / 'flatness.json'}", highlight=False, soft_wrap=True)
+    if landscape is not None:
+        with err.status("drawing") as status:
+            chosen = over or all_sets(run)[-1]
+            slices = of_run(run, settings, chosen, not random, resolution, lambda text: status.update(text))
+            draw(*slices, landscape, f"{run.recipe.title or run.recipe.name}: loss over {chosen}, {rows} rows")
+        out.print(f"written: {landscape}", highlight=False, soft_wrap=True)
+
+
+def _eigenvalue(found: Spectrum) -> str:
+    return f"{'' if found.converged else '≥ '}{found.largest:.3g}"
+
+
+def _print_flatness(found: RunFlatness) -> None:
+    settings = found.settings
+    for notice in found.notices:
+        out.print(f"note: {notice}", highlight=False, markup=False, soft_wrap=True)
+    counted = f"{sum(found.images.values())} {settings.split} images, softmax over {settings.rows} rows, float64"
+    for name, entries in found.by_set.items():
+        out.print(f"\n[bold]over {name}[/]: old tasks (the one just learned apart), {counted}", highlight=False)
+        table = Table(
+            "after", "L old", f"Φ, ρ={settings.rho:g}", "random ℓ2 mean, max", "random ℓ∞ mean, max", "λ max",
+            "trace H", "L just learned", "Φ", box=SIMPLE_HEAD, pad_edge=False,
+        )  # fmt: skip
+        for entry in entries:
+            cells = ["–"] * 6
+            if entry.old is not None and entry.spectrum is not None and entry.trace is not None:
+                cells = [f"{entry.old.loss:.4g}", f"{entry.old.score:.3g}"]
+                cells += [f"{one.mean:.2g}, {one.max:.2g}" for one in entry.random]
+                cells += [_eigenvalue(entry.spectrum), f"{entry.trace.mean:.3g} ± {entry.trace.error:.1g}"]
+            table.add_row(f"task {entry.task}", *cells, f"{entry.last.loss:.4g}", f"{entry.last.score:.3g}")
+        out.print(table, highlight=False)
+        steps = Table(
+            "forgetting", "F in all", f"F by {name}", "gᵀΔθ", "½ΔθᵀHΔθ", "rest", "½λ‖Δθ‖²", "‖Δθ‖", "λ max",
+            box=SIMPLE_HEAD, pad_edge=False,
+        )  # fmt: skip
+        for entry in entries:
+            if (step := entry.forgetting) is not None:
+                one = step.over
+                values = (step.whole, one.change, one.first, one.second, one.rest, one.bound, one.distance)
+                where = f"task {entry.task} → {entry.task + 1}"
+                steps.add_row(where, *(f"{value:.3g}" for value in values), _eigenvalue(step.spectrum))
+        if steps.row_count:
+            out.print(steps, highlight=False)
+        if verdict := found.verdict(name):
+            out.print(verdict, highlight=False, markup=False, soft_wrap=True)
+        if entries and entries[-1].smoothed:
+            smooth = Table("smoothed", "L_ε − L", "ε²/2 trace H", "rest", box=SIMPLE_HEAD, pad_edge=False)
+            for line in entries[-1].smoothed:
+                risen, rest = (
+                    f"{line.increase:.3g} ± {line.increase_error:.1g}",
+                    f"{line.rest:.2g} ± {line.rest_error:.1g}",
+                )
+                smooth.add_row(f"task {entries[-1].task}, ε={line.epsilon:g}", risen, f"{line.expansion:.3g}", rest)
+            out.print(smooth, highlight=False)
+
+
+@app.command()
+def cost(
+    words: Annotated[
+        list[str], typer.Argument(metavar="RECIPE [KEY=VALUE]...", help="A recipe (name or file) and dotted overrides.")
+    ],
+    task: Annotated[int, typer.Option(min=1, help="At the start of which task; those before are not trained.")] = 1,
+    steps: Annotated[int, typer.Option(min=1, help="How many steps to time, after a warm-up.")] = 5,
+    output: Annotated[Path | None, typer.Option("--json", help="Also write the result as JSON.")] = None,
+) -> None:
+    """Measure memory, seconds and multiply–adds of a recipe on its model and one of its batches, beside the paper's
+    formulas."""
+    from zofc.analysis.cost import cost
+    from zofc.recipe import load_recipe
+    from zofc.training.folder import write_whole
+
+    names = [word for word in words if not _is_override(word)]
+    if len(names) != 1:
+        raise typer.BadParameter("give one recipe, and overrides as key=value")
+    recipe = load_recipe(names[0], [word for word in words if _is_override(word)])
+    with err.status("reading the recipe") as status:
+        found = cost(recipe, steps, task, lambda text: status.update(escape(text)))
+    _print_cost(found)
+    if output is not None:
+        write_whole(output, json.dumps(found.as_json(), ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+        out.print(f"written: {output}", highlight=False, soft_wrap=True)
+
+
+def _print_cost(found: Cost) -> None:
+    where = f"task {found.task} of {found.tasks}, a batch of {found.batch_size}; {found.precision} on {found.device}"
+    out.print(f"[bold]{escape(found.recipe)}[/]: {where}", highlight=False, soft_wrap=True)
+    for notice in found.notices:
+        out.print(f"note: {notice}", highlight=False, markup=False, soft_wrap=True)
+    memory, moving = found.memory, found.parameters.moving
+    groups = ", ".join(f"{name} {size:,}" for name, size in moving.items()) or "none"
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for row in (
+        ("parameters", f"{found.parameters.frozen:,} frozen; moving: {groups}"),
+        ("resident", f"{_size(memory.resident)}, of which {_size(memory.weights)} the backbone"),
+        ("evaluation", f"{_size(memory.evaluation)} at most; {_seconds(found.evaluation_seconds)} an image, "
+                       f"{found.eval_batch_size} at a time"),
+        ("process", f"{_size(memory.rss)} before the first step, {_size(memory.rss_peak)} at most in steps (rss)"),
+        ("making a batch", _seconds(found.loading_seconds)),
+    ):  # fmt: skip
+        table.add_row(*row)
+    out.print(table, highlight=False)
+
+    rows = [["seconds"], ["seconds of an epoch"], ["most memory"], ["multiply–adds"], ["in plain forwards"],
+            ["the paper's formula"], ["over ours"]]  # fmt: skip
+    forward, table = found.forward, Table("", "an image answered", box=SIMPLE_HEAD, pad_edge=False)
+    columns = [[_seconds(found.evaluation_seconds), "", _size(memory.evaluation), f"{forward.evaluation:.4g}",
+                f"{forward.evaluation / forward.backbone:.3g}", f"{forward.formula:.4g}",
+                f"{forward.formula / forward.evaluation:.2f}"]]  # fmt: skip
+    for one in found.phases:
+        table.add_column(f"a step: {', '.join(one.groups)} ({one.epochs} epochs)", overflow="fold")
+        formula = None if one.formula is None else one.formula.total
+        columns.append([_seconds(one.step_seconds), _seconds(one.epoch_seconds), _size(one.peak),
+                        f"{one.executed.total:.4g}", f"{one.forwards:.3g}", f"{formula:.4g}" if formula else "–",
+                        f"{formula / one.executed.total:.2f}" if formula else "–"])  # fmt: skip
+    for row, *values in zip(rows, *columns, strict=True):
+        table.add_row(*row, *values)
+    out.print(table, highlight=False)
+
+    for one in found.phases:
+        title = f"{', '.join(one.groups)}: "
+        if one.formula is None:
+            out.print(f"{title}the paper has no formula for a step of this kind", highlight=False, markup=False)
+            continue
+        table = Table(title=f"{title}{one.formula.text}, less what was executed", title_justify="left",
+                      title_style="bold", box=None, show_header=False, pad_edge=False)  # fmt: skip
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(overflow="fold")
+        for part in one.differences:
+            table.add_row(f"{part.multiply_adds:+.4g}", escape(part.why))
+        out.print(table, highlight=False)
+    for sentence in found.conventions:
+        out.print(f"note: {sentence}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _size(count: float) -> str:
+    unit = next((power for power in (9, 6, 3) if count >= 10**power), 3)
+    return f"{count / 10**unit:.3g} {'kMG'[unit // 3 - 1]}B" if count < 999.5 * 10**unit else f"{count / 1e9:.4g} GB"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
+
+
+@app.command()
+def reproduce(
+    study: Annotated[str, typer.Argument(help="a table or figure of the paper (zofc list studies), or all")],
+    changes: Annotated[list[str] | None, typer.Argument(help="key=value, for every recipe")] = None,
+    scale: Annotated[str, typer.Option(help="paper, small or tiny")] = "paper",
+    dataset: Annotated[list[str] | None, typer.Option(help="cifar100, imagenet-r, domainnet; all by default")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="how many, from 1993 on")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
+    runs: Annotated[Path, typer.Option(help="where the runs are kept, and found again")] = Path("runs/studies"),
+    output: Annotated[Path, typer.Option(help="where tables and figures are written")] = Path("studies"),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show the plan and how long it will take")] = False,
+) -> None:
+    """Run a table or figure of the paper: every run of it, then the table, ours beside the paper's. Finished runs are
+    not run again, so it can be stopped and started at any moment."""
+    from zofc.report.tables import duration
+    from zofc.studies import reproduce as studies
+    from zofc.studies.catalogue import DATASETS, STUDIES, get_study
+    from zofc.studies.scale import get_scale
+
+    chosen = tuple(STUDIES.values()) if study == "all" else (get_study(study),)
+    wanted = tuple(dataset or DATASETS)
+    for name in wanted:
+        if name not in DATASETS:
+            raise RecipeError(f"--dataset: unknown data set '{name}'{nearest(name, DATASETS)}")
+    numbers = tuple(range(1993, 1993 + seeds))
+    plan = studies.Plan(chosen, get_scale(scale), numbers, wanted, tuple(changes or ()), runs)
+    everything, left = plan.distinct(), plan.open()
+    out.print(f"{len(everything)} runs, {len(everything) - len(left)} finished; scale {scale}: {plan.scale.says}")
+    if dry_run:
+        seconds, unknown = studies.estimate(list(left.values()))
+        for name in left:
+            out.print(f"  {name}")
+        out.print(f"about {duration(seconds / workers)} here with {workers} at a time")
+        for text in unknown:
+            out.print(f"[yellow]not estimated:[/] {escape(text)}")
+        return
+    grids = studies.run(plan, output, workers, lambda text: out.print(escape(text)))
+    for grid in grids.values():
+        out.print()
+        out.print(grid)
+    out.print(f"\ntables and figures are in {output}")
+
+
+@app.command()
+def watch(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a folder of them: the newest.")],
+    once: Annotated[bool, typer.Option("--once", help="Print where it stands now and stop.")] = False,
+) -> None:
+    """Follow a run that another process trains, from before it begins until it is over; nothing is written.
+
+    Ends with status 0 if the run is finished, 1 if it was interrupted or killed.
+    """
+    from zofc.report.watch import watch
+
+    if not watch(path, out, once):
+        raise typer.Exit(1)
 
 
 @app.callback(invoke_without_command=True)

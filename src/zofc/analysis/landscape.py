@@ -1,0 +1,202 @@
+"""Slices of a loss: along the line between two points and beyond both, and over a plane, through three points or along
+two random directions whose filters are as long as those of the point (Li et al., 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from zofc.analysis.old_tasks import KeptRun, parameters, task_losses
+from zofc.analysis.run_flatness import Settings
+from zofc.analysis.surface import BatchedLoss, Point, difference, dot, moved, norm
+from zofc.errors import RunError
+from zofc.optim.directions import Directions
+from zofc.training.folder import write_whole
+
+Array = NDArray[np.float64]
+Tell = Callable[[str], None]
+COLOURS = ("#0072B2", "#D55E00", "#009E73")  # told apart by colour-blind readers
+
+
+@dataclass(frozen=True)
+class Line:
+    """Losses at start + α (end − start)."""
+
+    positions: Array  # α, (n,)
+    losses: dict[str, Array]  # by what they are of, each (n,)
+    distance: float  # ‖end − start‖
+    start: str = "start"
+    end: str = "end"
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Losses at origin + x u + y v."""
+
+    x: Array  # (columns,)
+    y: Array  # (rows,)
+    loss: Array  # (rows, columns)
+    marks: dict[str, tuple[float, float]]  # points of interest in the plane
+    axes: tuple[str, str]
+    what: str = "mean loss"
+
+
+def line(losses: Mapping[str, BatchedLoss], start: Point, end: Point, positions: int = 41, beyond: float = 0.5) -> Line:
+    """From `beyond` before the start to as much after the end, in units of their distance. Both ends are hit exactly
+    where the positions allow it."""
+    along, where = difference(end, start), np.linspace(-beyond, 1 + beyond, positions)
+    found = {
+        name: np.array([loss.value(moved(start, along, float(alpha))) for alpha in where])
+        for name, loss in losses.items()
+    }
+    return Line(where, found, norm(along))
+
+
+def plane_through(loss: BatchedLoss, points: Mapping[str, Point], resolution: int = 21, margin: float = 0.3) -> Plane:
+    """The plane of three points, on orthonormal axes: x from the first towards the second, distances as they are."""
+    (first, a), (second, b), (third, c) = points.items()
+    u, w = difference(b, a), difference(c, a)
+    length = norm(u)
+    if not length or not norm(w):
+        raise RunError("two of the three points are the same: they span no plane")
+    u = _scaled(u, 1 / length)
+    across = float(dot(w, u))
+    v = moved(w, u, -across)
+    height = norm(v)
+    if height <= 1e-9 * norm(w):
+        raise RunError("the three points lie on one line: they span no plane")
+    marks = {first: (0.0, 0.0), second: (length, 0.0), third: (across, height)}
+    axes = (f"L2 distance: {first} → {second}", f"L2 distance at right angles, to {third}")
+    x, y = (_around(np.array([mark[axis] for mark in marks.values()]), resolution, margin) for axis in (0, 1))
+    return Plane(x, y, _values(loss, a, u, _scaled(v, 1 / height), x, y), marks, axes)
+
+
+def plane_random(
+    loss: BatchedLoss, center: Point, resolution: int = 21, reach: float = 1.0, seed: int = 0, name: str = "center"
+) -> Plane:
+    """Around a point, `reach` times two random directions with its filters' lengths, to either side."""
+    drawn = Directions("gaussian", seed, ("landscape",))
+    u, v = (filter_normalised(drawn.draw(0, query, center), center) for query in range(2))
+    steps = np.linspace(-reach, reach, resolution)
+    axes = (f"random direction 1 (length {norm(u):.3g})", f"random direction 2 (length {norm(v):.3g})")
+    return Plane(steps, steps, _values(loss, center, u, v, steps, steps), {name: (0.0, 0.0)}, axes)
+
+
+def filter_normalised(direction: Point, like: Point) -> dict[str, Tensor]:
+    """A direction in which every filter is as long as that of `like`: a row of a matrix, or a vector as a whole."""
+    found = {}
+    for name, value in like.items():
+        rows = (-1, value.shape[-1]) if value.dim() > 1 else (1, -1)
+        along, own = direction[name].reshape(rows), value.reshape(rows)
+        lengths = own.norm(dim=-1, keepdim=True) / along.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+        found[name] = (along * lengths).reshape(value.shape)
+    return found
+
+
+def _around(values: Array, resolution: int, margin: float) -> Array:
+    extent = float(np.ptp(values))
+    return np.linspace(float(values.min()) - margin * extent, float(values.max()) + margin * extent, resolution)
+
+
+def _scaled(along: Point, by: float) -> dict[str, Tensor]:
+    return {name: value * by for name, value in along.items()}
+
+
+@torch.no_grad()
+def _values(loss: BatchedLoss, origin: Point, u: Point, v: Point, x: Array, y: Array) -> Array:
+    rows = []
+    for up in y:
+        row = moved(origin, v, float(up))
+        rows.append([loss.value(moved(row, u, float(right))) for right in x])
+    return np.array(rows)
+
+
+def of_run(
+    run: KeptRun, settings: Settings, over: str, through: bool = True, resolution: int = 21, tell: Tell = print
+) -> tuple[Line, Plane]:
+    """From the first kept state to the last, all with the rows that the last one has: the line between them, and the
+    plane through these and one in the middle, or random around the last one where there is none in the middle."""
+    numbers = list(run.kept)
+    if len(numbers) < 2:
+        raise RunError(f"{run.folder} kept one task only: there is nothing between its optima")
+    first, last = numbers[0], numbers[-1]
+    tasks, method = range(1, last + 1), run.method(last)
+    end = parameters(method, over, tasks, settings.rows)
+    grown = set(end).intersection(method.groups().get("peft", {})) - set(run.tensors(first, end))
+    if not end or grown:
+        name = run.recipe.method.name
+        raise RunError(f"'{name}' moves other tensors in each task: its optima have no plane in common")
+    batches = {task: run.batches(task, settings.split, settings.images, settings.batch) for task in tasks}
+    parts = task_losses(method, batches, last, settings.rows)
+
+    def of(some: range) -> BatchedLoss:
+        return BatchedLoss([part for task in some for part in parts[task]])
+
+    losses = {
+        _named(range(1, first + 1)): of(range(1, first + 1)),
+        _named(range(last, last + 1)): of(range(last, last + 1)),
+    }
+    if last - first > 1:
+        losses[_named(range(1, last))] = of(range(1, last))
+    tell("the line between the first and the last state")
+    start = {**end, **run.tensors(first, end)}
+    found = replace(line(losses, start, end), start=f"after task {first}", end=f"after task {last}")
+    tell("the plane")
+    old = of(range(1, last))
+    if through and len(numbers) > 2:
+        middle = numbers[len(numbers) // 2]
+        between = {**end, **run.tensors(middle, end)}
+        points = {f"after task {n}": p for n, p in ((first, start), (last, end), (middle, between))}
+        plane = plane_through(old, points, resolution)
+    else:
+        plane = plane_random(old, end, resolution, seed=run.recipe.seed, name=f"after task {last}")
+    return found, replace(plane, what=f"mean loss of {_named(range(1, last))}")
+
+
+def _named(tasks: range) -> str:
+    return f"task {tasks[0]}" if len(tasks) == 1 else f"tasks {tasks[0]}–{tasks[-1]}"
+
+
+def draw(lines: Line, plane: Plane, path: Path, title: str) -> None:
+    """Both slices side by side, as a PNG."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 4.8), layout="constrained")
+    figure.suptitle(title)
+    left, right = figure.subplots(1, 2)
+    for (name, values), colour in zip(lines.losses.items(), COLOURS, strict=False):
+        left.plot(lines.positions, values, label=f"images of {name}", color=colour)
+    for where, name in ((0, lines.start), (1, lines.end)):
+        left.axvline(where, color="0.6", linestyle=":", linewidth=1)
+        left.annotate(name, (where, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=9)
+    left.set_xlabel(f"position α between the two states, in units of ‖Δθ‖ = {lines.distance:.3g}")
+    left.set_ylabel("mean loss (nats per image)")
+    left.legend(frameon=False)
+    levels = _levels(plane.loss)
+    filled = right.contourf(plane.x, plane.y, plane.loss, levels=levels, cmap="viridis_r")
+    right.contour(plane.x, plane.y, plane.loss, levels=levels, colors="white", linewidths=0.4, alpha=0.7)
+    for name, (x, y) in plane.marks.items():
+        right.plot(x, y, "o", color="#D55E00", markeredgecolor="white", markersize=8)
+        box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.5}
+        right.annotate(name, (x, y), xytext=(0, 9), textcoords="offset points", ha="center", fontsize=9, bbox=box)
+    right.set_xlabel(plane.axes[0])
+    right.set_ylabel(plane.axes[1])
+    figure.colorbar(filled, ax=right, label=f"{plane.what} (nats per image)", format="%.4g")
+    picture = BytesIO()
+    figure.savefig(picture, format="png", dpi=150)
+    write_whole(path, picture.getvalue())
+
+
+def _levels(loss: Array) -> Array:
+    """Contours that are denser near the minimum, where the differences of interest are small."""
+    low, high = float(loss.min()), float(loss.max())
+    if high - low <= 1e-12 * max(abs(high), 1.0):
+        high = low + 1e-6
+    return low + (high - low) * np.linspace(0, 1, 16) ** 2

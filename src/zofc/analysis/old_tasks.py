@@ -1,0 +1,180 @@
+"""The states that a run kept after its tasks, in float64, and the loss of any task at any of them.
+
+The loss of an old task is the method's own, as if that task came again: its images under the rows of its classes
+(`rows="own"`, L_i of the paper's L_old), or under all rows learned until then (`rows="all"`, as in the released code).
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from zofc import seeds
+from zofc.analysis.surface import Loss, Point
+from zofc.data.selection import select_per_class
+from zofc.errors import RunError
+from zofc.methods import get_method
+from zofc.methods.classifier import Classifier
+from zofc.recipe import Recipe
+from zofc.training.checkpoint import kept_tasks, load_checkpoint, load_task
+from zofc.training.continual import Continual
+from zofc.training.device import pick_device, set_up
+from zofc.training.folder import RunFolder
+from zofc.training.resolve import AnyStream, continue_stream, open_stream
+
+Rows = Literal["own", "all"]
+Split = Literal["test", "train"]
+Batch = tuple[Tensor, Tensor]
+HELD = 2**30  # bytes of prepared images that are kept rather than prepared anew at each evaluation
+REFUSED = {
+    "ease": "every task has an adapter of its own, so that old tasks do not depend on what a later one moves",
+    "aper": "nothing moves after the first task, and the rows that trained it are dropped",
+}
+
+
+class KeptRun:
+    """A run folder with the states it kept, its data and its backbone; one state is looked at at a time."""
+
+    def __init__(
+        self, path: Path, device: str | None = None, notice: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self.folder = RunFolder.existing(path)
+        recipe = self.folder.recipe
+        _check_method(recipe)
+        found = load_checkpoint(path)
+        self.kept = kept_tasks(path)
+        if found is None or not self.kept:
+            raise RunError(
+                f"{path} did not keep its tasks (a checkpoint holds the last one only); run it again with them: "
+                f"zofc run {shlex.quote(str(path / 'recipe.yaml'))} training.keep_tasks=true --again"
+            )
+        plain = {"device": device or recipe.training.device, "recompute": False, "compile": False}
+        recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update=plain)})
+        where = pick_device(recipe.training.device)
+        where = torch.device("cpu") if where.type == "mps" else where  # which has no float64
+        set_up(where, recipe.training)
+        self.progress, _, _ = found
+        self.recipe, self.model = recipe, Continual(recipe, where)
+        self.model.backbone.vit.double()  # the numbers that it was trained with, in double precision
+        self.stream = self._open(notice)
+
+    def _open(self, notice: Callable[[str], None]) -> AnyStream:
+        progress, made_with = self.progress, self.folder.read_json("environment.json")
+        if made_with.get("backbone", {}).get("checksum") != self.model.backbone.checksum:
+            raise RunError(
+                f"{self.folder}: the backbone's weights are not those it was trained with (checksums differ)"
+            )
+        if progress.inherited:
+            stream = continue_stream(self.recipe, progress, notice)
+        else:
+            stream = open_stream(self.recipe, notice)
+        if list(stream.classes[: len(progress.classes)]) != progress.classes:
+            raise RunError(f"{self.folder} learned other classes than the data now has; was the data set changed?")
+        for name, checksum in stream.checksums.items():
+            if made_with.get("data", {}).get(name, checksum) != checksum:
+                notice(f"the data of '{name}' changed since it was learned (its checksum differs)")
+        return stream
+
+    def method(self, number: int) -> Classifier:
+        """The method as it was after a task, counted from 1."""
+        model, tasks = self.model, self.progress.tasks[:number]
+        model.classes, model.method = [], get_method(self.recipe.method.name)(model.backbone, self.recipe)
+        model.restore(self.progress.classes, tasks, load_task(self.kept[number]))
+        method = model.method.double()
+        assert isinstance(method, Classifier)
+        return method
+
+    def tensors(self, number: int, like: Point) -> dict[str, Tensor]:
+        """The values that the tensors of a point have after a task; those that it does not have are left out."""
+        kept = load_task(self.kept[number])
+        return {name: kept[name].to(value) for name, value in like.items() if name in kept}
+
+    def batches(self, number: int, split: Split, per_class: int | None, size: int) -> list[Batch]:
+        """The images of a task in the test view, at most so many of a class."""
+        stream = self.stream
+        if split == "train":
+            images = stream.train_set(stream.tasks[number - 1])
+        else:
+            _, images = list(stream.evaluation(stream.tasks[number - 1]))[number - 1]
+        if not len(images):
+            raise RunError(f"{self.folder}: the images of task {number} are no longer at hand")
+        rng = seeds.stream(self.recipe.seed, "flatness", split, number)
+        images = images.take(select_per_class(images.labels, per_class, rng))
+        return list(self.model.loader(images).test_batches(size))
+
+
+def _check_method(recipe: Recipe) -> None:
+    name, kind = recipe.method.name, get_method(recipe.method.name)
+    why = REFUSED.get(name)
+    if not issubclass(kind, Classifier) or not kind.group_names:
+        why = "it trains nothing"
+    if why:
+        raise RunError(f"flatness of old tasks is not defined for '{name}': {why}")
+    if recipe.data.joint:
+        raise RunError("a joint run has one task, and so no old one whose loss could rise")
+
+
+def again(method: Classifier, task: int, seen: int, rows: Rows) -> Classifier:
+    """The method as if `task` came again after `seen` tasks: its loss is then the task's. The tensors are shared."""
+    view = copy(method)
+    view.tasks = [*method.tasks[:seen], method.tasks[task - 1]]
+    masked = method.recipe.method.model_copy(update={"mask": rows == "own"})
+    view.recipe = method.recipe.model_copy(update={"method": masked})
+    return view
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One batch of a task, asked at one state."""
+
+    method: Classifier
+    view: Classifier
+    images: Tensor
+    labels: Tensor
+    prepared: Any | None  # None: prepared anew each time, to save memory
+
+    def __call__(self, point: Point) -> Tensor:
+        prepared = self.method.prepare(self.images) if self.prepared is None else self.prepared
+        return self.view.loss(point, self.method.features(point, prepared), self.labels)
+
+
+def task_losses(
+    method: Classifier, batches: dict[int, list[Batch]], seen: int, rows: Rows
+) -> dict[int, list[tuple[Loss, int]]]:
+    """The loss of each task at a state, as a function of those of its tensors that a point has."""
+    held = 0
+    found: dict[int, list[tuple[Loss, int]]] = {}
+    for task, some in batches.items():
+        view = again(method, task, seen, rows)
+        found[task] = []
+        for images, labels in some:
+            with torch.no_grad():
+                prepared = method.prepare(images)
+            held += sum(leaf.nbytes for leaf in tree_leaves(prepared) if isinstance(leaf, Tensor))
+            asked = _Asked(method, view, images, labels, prepared if held <= HELD else None)
+            found[task].append((asked, len(labels)))
+    return found
+
+
+def parameters(method: Classifier, over: str, tasks: Sequence[int], rows: Rows) -> dict[str, Tensor]:
+    """The tensors that a measurement is about: what the current task moves of `peft`, and what the losses of `tasks`
+    read of the head, old rows included. {} where the current task moves no such group."""
+    moving: dict[str, Tensor] = {}
+    if "peft" in over.split("+"):
+        peft = method.groups().get("peft")
+        if peft is None:
+            return {}
+        moving |= peft
+    if "head" in over.split("+"):
+        for task in tasks:
+            view = again(method, task, len(method.tasks), rows)
+            moving |= view.named(view.head.moving_names(view.in_loss), "head.")
+    return {name: value.detach() for name, value in moving.items()}

@@ -1,0 +1,207 @@
+"""The flatness of a run after each of its tasks: scores, curvature, smoothing and forgetting of the old tasks' loss."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
+
+from torch import Tensor
+
+from zofc.analysis.curvature import Spectrum, Trace, forms, probes, spectrum, trace
+from zofc.analysis.flatness import (
+    NORMS,
+    Forgetting,
+    RandomSharpness,
+    Sharpness,
+    Smoothed,
+    forgetting,
+    random_score,
+    sam_score,
+    smoothed,
+)
+from zofc.analysis.old_tasks import Batch, KeptRun, Rows, Split, parameters, task_losses
+from zofc.analysis.surface import BatchedLoss, Point, size
+from zofc.errors import RunError
+
+SETS = ("peft", "head", "peft+head")
+LENGTHS = (1.0, 10.0, 100.0)  # of the smoothing, in units of the recipe's ε
+DROPPED = 0.1  # the share below which we say that the first-order term may be dropped
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured, and how closely."""
+
+    over: tuple[str, ...] = ()  # of SETS; (): the peft alone and with the head, or the head where there is no peft
+    rho: float = 0.005
+    images: int | None = 20  # per class
+    split: Split = "test"
+    rows: Rows = "own"
+    directions: int = 20  # random ones, of either norm
+    probes: int = 8  # of the trace and the smoothed loss
+    products: int = 30  # of the Hessian with a vector, at most, for its spectrum
+    tolerance: float = 1e-2  # of the largest eigenvalue
+    batch: int = 16  # images at a time
+
+    def __post_init__(self) -> None:
+        for name in ("rho", "images", "directions", "probes", "products", "batch"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise RunError(f"{name}: expected more than 0, got {value}")
+        words = [("split", self.split, get_args(Split)), ("rows", self.rows, get_args(Rows))]
+        for key, value, known in [*words, *(("over", over, SETS) for over in self.over)]:
+            if value not in known:
+                raise RunError(f"{key}: expected {' or '.join(known)}, got '{value}'")
+
+
+@dataclass(frozen=True)
+class Step:
+    """From one task to the next: what the tasks until then lost."""
+
+    whole: float  # rise of their loss between the two states, whatever moved
+    over: Forgetting  # of it, what the parameters in question do, and its expansion
+    spectrum: Spectrum  # of the same loss at the start
+
+
+@dataclass(frozen=True)
+class TaskFlatness:
+    """After one task. The task just learned is apart; after the first there are no old ones."""
+
+    task: int
+    parameters: int
+    last: Sharpness
+    old: Sharpness | None = None
+    random: tuple[RandomSharpness, ...] = ()
+    spectrum: Spectrum | None = None
+    trace: Trace | None = None
+    smoothed: tuple[Smoothed, ...] = ()
+    forgetting: Step | None = None  # by the next task
+
+
+@dataclass(frozen=True)
+class RunFlatness:
+    """All states of a run, for each set of parameters."""
+
+    settings: Settings
+    images: dict[int, int]  # of each task
+    by_set: dict[str, list[TaskFlatness]]
+    notices: list[str]
+
+    def as_json(self) -> dict[str, Any]:
+        found = asdict(self)
+        for name, entries in self.by_set.items():
+            for entry, shown in zip(entries, found["by_set"][name], strict=True):
+                if entry.forgetting is not None:
+                    over = entry.forgetting.over
+                    shown["forgetting"]["over"] |= {
+                        "rest": over.rest, "within_bound": over.within_bound, "first_share": over.first_share
+                    }  # fmt: skip
+        return found
+
+    def verdict(self, name: str) -> str | None:
+        """Whether the paper may drop the first-order term of forgetting, in this run."""
+        steps = [entry.forgetting.over for entry in self.by_set[name] if entry.forgetting]
+        steps = [step for step in steps if step.distance]
+        if not steps:
+            return None
+        share = statistics.median(step.first_share for step in steps)
+        held = sum(step.within_bound for step in steps)
+        dropped = "may be dropped here" if share < DROPPED else "may not be dropped here"
+        return (
+            f"gᵀΔθ is {share:.0%} of |gᵀΔθ| + |½ΔθᵀHΔθ| (median of {len(steps)} steps): the first-order term "
+            f"{dropped}; F ≤ ½λ‖Δθ‖² in {held} of {len(steps)}"
+        )
+
+
+def measure(run: KeptRun, settings: Settings, notices: list[str], tell: Tell = lambda text: None) -> RunFlatness:
+    """Measure every kept state; `tell` hears what is being done."""
+    sets = settings.over or all_sets(run)
+    for name in sets:
+        missing = [group for group in name.split("+") if group not in type(run.model.method).group_names]
+        if missing:
+            raise RunError(f"over: '{run.recipe.method.name}' has no {missing[0]}; measure it over {all_sets(run)[-1]}")
+    tell("loading the images")
+    batches = {
+        task: run.batches(task, settings.split, settings.images, settings.batch) for task in range(1, max(run.kept) + 1)
+    }
+    if why := type(run.model.method).couples_images:
+        notices.append(f"the loss is no mean over images: it depends on the batches, here of {settings.batch} ({why})")
+    found: dict[str, list[TaskFlatness]] = {name: [] for name in sets}
+    for task in run.kept:
+        state = _State(run, task, batches, settings)
+        for name in sets:
+            tell(f"after task {task}, over {name}")
+            entry = state.measure(name)
+            if entry is None:
+                notices.append(f"task {task} moved nothing of {name}: left out")
+            else:
+                found[name].append(entry)
+    counts = {task: sum(len(labels) for _, labels in some) for task, some in batches.items()}
+    return RunFlatness(settings, counts, found, notices)
+
+
+def all_sets(run: KeptRun) -> tuple[str, ...]:
+    """The adapter alone and with the head, or the head where there is nothing else."""
+    return ("peft", "peft+head") if "peft" in type(run.model.method).group_names else ("head",)
+
+
+class _State:
+    """A run after one task."""
+
+    def __init__(self, run: KeptRun, task: int, batches: dict[int, list[Batch]], settings: Settings) -> None:
+        self.run, self.task, self.settings = run, task, settings
+        self.seen = {number: some for number, some in batches.items() if number <= task}
+        self.method = run.method(task)
+        self.losses = task_losses(self.method, self.seen, task, settings.rows)
+        plan = run.recipe.optimize.get("peft")
+        self.seed, self.kind = run.recipe.seed, "rademacher" if plan is None else plan.directions
+        self.epsilon = 1e-3 if plan is None else plan.epsilon
+
+    def loss(self, tasks: range) -> BatchedLoss:
+        return BatchedLoss([part for task in tasks for part in self.losses[task]])
+
+    def measure(self, name: str) -> TaskFlatness | None:
+        """Everything over one set of parameters; None if the task moves none."""
+        rho, last, old = self.settings.rho, range(self.task, self.task + 1), range(1, self.task)
+        point = self.point(name, last)
+        if not point:
+            return None
+        sharp = sam_score(self.loss(last), point, rho)
+        step = self.step(name) if self.task + 1 in self.run.kept else None
+        if not old:
+            return TaskFlatness(self.task, size(point), sharp, forgetting=step)
+        point, loss = self.point(name, old), self.loss(old)
+        draws = self.settings.directions
+        scores = [random_score(loss, point, rho, kind, draws, self.seed) for kind in NORMS]
+        along = probes(point, self.settings.probes, self.kind, self.seed)
+        values = forms(loss, point, along)
+        return TaskFlatness(
+            task=self.task,
+            parameters=size(point),
+            last=sharp,
+            old=sam_score(loss, point, rho),
+            random=tuple(scores),
+            spectrum=self.spectrum(loss, point),
+            trace=trace(values),
+            smoothed=tuple(smoothed(loss, point, self.epsilon * by, along, values) for by in LENGTHS),
+            forgetting=step,
+        )
+
+    def point(self, name: str, tasks: range) -> dict[str, Tensor]:
+        return parameters(self.method, name, tasks, self.settings.rows)
+
+    def spectrum(self, loss: BatchedLoss, point: Point) -> Spectrum:
+        return spectrum(loss, point, self.settings.products, self.settings.tolerance, self.seed)
+
+    def step(self, name: str) -> Step:
+        """What the next task does to the tasks until now, this one included."""
+        tasks = range(1, self.task + 1)
+        loss, start = self.loss(tasks), self.point(name, tasks)
+        end = {**start, **self.run.tensors(self.task + 1, start)}
+        later = task_losses(self.run.method(self.task + 1), self.seen, self.task, self.settings.rows)
+        there = BatchedLoss([part for parts in later.values() for part in parts])
+        ends = self.spectrum(loss, start)
+        return Step(there.value({}) - loss.value({}), forgetting(loss, start, end, ends.largest), ends)
