@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 from timm.models.vision_transformer import VisionTransformer
 
+from zofc import cli
 from zofc.model.backbone import Backbone, load_backbone
 from zofc.recipe import Backbone as BackboneRecipe
 from zofc.recipe import Recipe, load_recipe
@@ -98,3 +100,24 @@ def assets() -> Path:
             "no real images and weights: set ZOFC_DATA to a folder with cifar100/*.parquet and backbones/*.safetensors"
         )
     return root
+
+
+@pytest.fixture
+def zofc(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., tuple[int, str]]:
+    """Call the command in an empty folder; returns its exit code and all it printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def call(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["zofc", *words])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return call

@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from zofc import cli
 from zofc.recipe import Recipe, dump_recipe, load_recipe
 
 Make = Callable[..., Recipe]
 Run = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def zofc(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Call the command in an empty folder; returns its exit code and all it printed."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def call(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["zofc", *words])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out + printed.err
-
-    return call
 
 
 @pytest.fixture

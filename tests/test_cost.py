@@ -4,7 +4,6 @@ and a number."""
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import torch
 from timm.models.vision_transformer import vit_base_patch16_224
 from torch import Tensor
 
-from zofc import cli
 from zofc.analysis.cost import Cost, Phase, cost, multiply_adds, process_memory
 from zofc.errors import RecipeError
 from zofc.model.backbone import Backbone
@@ -223,24 +221,9 @@ def test_the_process_knows_its_memory_without_proc(monkeypatch: pytest.MonkeyPat
 # -- the command -----------------------------------------------------------------------------------------------------
 
 
-def test_the_command_prints_and_writes(
-    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
+def test_the_command_prints_and_writes(tiny_recipe: Make, zofc: Callable[..., tuple[int, str]]) -> None:
     Path("mine.yaml").write_text(dump_recipe(tiny_recipe("zofc/base")))
-
-    def call(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["zofc", "cost", *words])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out + printed.err
-
-    code, said = call("mine.yaml", "optimize.peft.queries=2", "--steps", "1", "--json", "cost.json")
+    code, said = zofc("cost", "mine.yaml", "optimize.peft.queries=2", "--steps", "1", "--json", "cost.json")
     assert code == 0, said
     assert "26,496 frozen; moving: peft 538, head 49" in said and "(2q + 2) B F + 2 B F_cls" in said
     assert "6 forwards, executed is the work of 5" in said and "written: cost.json" in said
@@ -248,9 +231,9 @@ def test_the_command_prints_and_writes(
     assert found["phases"][0]["executed"]["total"] == sum(
         found["phases"][0]["executed"][part] for part in ("once", "features", "classifier", "update")
     )
-    code, said = call("mine.yaml", "method.name=simplecil", "--steps", "1")
+    code, said = zofc("cost", "mine.yaml", "method.name=simplecil", "--steps", "1")
     assert code == 2
-    code, said = call("mine.yaml", "zofc/base")
+    code, said = zofc("cost", "mine.yaml", "zofc/base")
     assert code == 2 and "give one recipe" in said
     with pytest.raises(RecipeError, match="one timed step"):
         cost(tiny_recipe("zofc/base"), steps=0)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from zofc import cli
 from zofc.analysis import SetDiagnosis, diagnose
 from zofc.analysis.diagnose import Examination, gradient, in_float64
 from zofc.errors import RecipeError
@@ -160,24 +159,9 @@ def test_what_cannot_be_diagnosed_is_refused(
         diagnose(tiny_recipe(name), **settings)
 
 
-def test_the_command_prints_and_writes(
-    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
+def test_the_command_prints_and_writes(tiny_recipe: Make, zofc: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
     Path("mine.yaml").write_text(dump_recipe(tiny_recipe("zofc/base")))
-
-    def call(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["zofc", "diagnose", *words])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        printed = capsys.readouterr()
-        return code, printed.out + printed.err
-
-    code, said = call("mine.yaml", *NOISY, "--batches", "1", "--queries", "1,4", "--json", "found.json")
+    code, said = zofc("diagnose", "mine.yaml", *NOISY, "--batches", "1", "--queries", "1,4", "--json", "found.json")
     assert code == 0, said
     assert "would be refused" in said and "cosine to the gradient" in said and "written: found.json" in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["found.json", "mine.yaml"]
@@ -189,5 +173,5 @@ def test_the_command_prints_and_writes(
         (("mine.yaml", "zofc/base"), "give one recipe"),
         (("mine.yaml", "optimize.peft.order=first"), "nothing to diagnose"),
     ):
-        code, said = call(*words)
+        code, said = zofc("diagnose", *words)
         assert code == 2 and expected in said
