@@ -17,7 +17,7 @@ import gc
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -169,9 +169,12 @@ class Bench:
     def on_device(self) -> tuple[Tensor, Tensor]:
         return self.images.to(self.device), self.labels.to(self.device)
 
-    def published(self) -> list[Row]:
+    def rows(self) -> Iterator[Row]:
+        yield from self.published()
+        yield from (self.way(name) for name in self.options.rows if name in WAYS)
+
+    def published(self) -> Iterator[Row]:
         images, labels = self.on_device()
-        rows = []
         for name, what, fused, autocast in (
             ("published", "ZO-FC as published", False, False),
             ("published-first", "first order as published", False, False),
@@ -185,10 +188,8 @@ class Bench:
                 found = self.time(lambda _, m=made: m.zeroth_order(images, labels, self.options.queries))  # type: ignore[misc]
             else:
                 found = self.time(lambda _, m=made: m.first_order(images, labels))  # type: ignore[misc]
-            rows.append(Row(name, what, found[0], found[2], found[1]))
             del made
-            show(rows[-1])
-        return rows
+            yield Row(name, what, found[0], found[2], found[1])
 
     def way(self, name: str) -> Row:
         way = WAYS[name]
@@ -207,13 +208,14 @@ class Bench:
                     place.step(images, labels, 0, 0)
                 peak = seen.bytes
             row = Row(name, way.what, middle, peak, spread, details=asdict(way))
+            if self.device.type == "cuda":
+                row.details["reserved_bytes"] = torch.cuda.max_memory_reserved()  # with what the allocator keeps
             if way.estimator is not None and not self.options.no_reference:
                 row.correlation = self.correlation(way)
             if not self.options.no_flops:
                 row.forwards = self.forwards(way, place)
         finally:
             kernels._fused = fused
-        show(row)
         return row
 
     def correlation(self, way: Way) -> float:
@@ -310,14 +312,20 @@ def main() -> None:
         print(table([Row(**row) for row in json.loads(options.table.read_text())["rows"]]))
         return
     bench = Bench(options)
-    rows = bench.published()
-    rows += [bench.way(name) for name in options.rows if name in WAYS]
+    rows: list[Row] = []
+    for row in bench.rows():
+        rows.append(row)
+        show(row)
+        if options.out:  # after each, so that a run that is cut short has what it measured
+            write(options, bench.device, rows)
     print(table(rows))
-    if options.out:
-        settings = {key: value for key, value in vars(options).items() if key not in ("out", "rows", "table")}
-        whole = {"settings": settings, "environment": environment(bench.device), "rows": [asdict(row) for row in rows]}
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(whole, indent=1) + "\n")
+
+
+def write(options: argparse.Namespace, device: torch.device, rows: list[Row]) -> None:
+    settings = {key: value for key, value in vars(options).items() if key not in ("out", "rows", "table")}
+    whole = {"settings": settings, "environment": environment(device), "rows": [asdict(row) for row in rows]}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(whole, indent=1) + "\n")
 
 
 if __name__ == "__main__":
