@@ -347,6 +347,21 @@ def test_a_movers_state_can_be_carried_to_another(optimizer: str) -> None:
     assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_movers_state_goes_where_its_parameters_are(optimizer: str) -> None:
+    """Also that of a single number, such as the scale of a cosine classifier."""
+    plan = Group(optimizer=optimizer, lr=0.1, momentum=0.9)
+    one = Mover({"sigma": torch.ones(())}, plan)
+    one.move({"sigma": torch.tensor(0.5)}, 0)
+    elsewhere = Mover({"sigma": torch.ones((), device="meta")}, plan)
+    elsewhere.load_state(one.state())
+    found = elsewhere.state()["sigma"]
+    assert {key: str(value.device) for key, value in found.items() if key != "step"} == {
+        key: "meta" for key in found if key != "step"
+    }
+    assert len(found) > ("step" in found) and str(found.get("step", torch.ones(())).device) == "cpu"
+
+
 # -- the placement ---------------------------------------------------------------------------------------------------
 
 

@@ -59,10 +59,11 @@ class Mover:
         }
 
     def load_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take up the state where the parameters are; only the count of steps stays with the host, as torch keeps it."""
         for name, value in self.parameters.items():
             if name in state:
                 self.optimizer.state[value] = {
-                    key: entry.to(value.device) if isinstance(entry, Tensor) and entry.dim() else entry
+                    key: entry.to(value.device) if isinstance(entry, Tensor) and key != "step" else entry
                     for key, entry in state[name].items()
                 }
 
