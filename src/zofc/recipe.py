@@ -84,7 +84,9 @@ class Data(Strict):
     root: str | None = Field(None, description="where the data set lies; else $ZOFC_DATA/<name>")
     increment: Positive = Field(10, description="classes per task, unless a task is a domain")
     first: Positive | None = Field(None, description="classes in the first task, if not `increment`")
-    classes: Positive | None = Field(None, description="use only the first n classes of the order, in each domain")
+    classes: Positive | None = Field(
+        None, description="use only the first n classes of the order (in every domain the same)"
+    )
     order_seed: int | None = Field(None, description="seed of the class order, if not the run's seed")
     per_class: Positive | None = Field(None, description="training images per class, all by default")
     test_per_class: Positive | None = Field(None, description="test images per class, all by default")
