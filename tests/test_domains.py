@@ -1,4 +1,4 @@
-"""Facts about domain-incremental streams: the same classes, task by task in another look."""
+"""Facts about streams by domain: the same classes task by task in another look, or each look with its own classes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from zofc.data import DomainStream, SourceOptions, open_source
+from zofc.data import ArrayImages, DomainStream, ImageSet, Source, SourceOptions, Stream, class_order, open_source
 from zofc.errors import DataError, RecipeError
+from zofc.learner import load
 from zofc.methods import METHODS, get_method
 from zofc.model.backbone import Backbone
 from zofc.recipe import Coda, Data, Group, Head, Peft, Recipe, load_recipe
 from zofc.recipe import Method as MethodRecipe
-from zofc.training.runs import start_run, train
+from zofc.training.resolve import build_stream
+from zofc.training.runs import extend_run, start_run, train
 
 Make = Callable[..., Recipe]
 SOURCE = "glyphs:domains=ink+neon+chalk"
@@ -44,8 +46,11 @@ def test_every_task_has_all_classes_in_one_domain_and_is_evaluated_per_domain() 
 
 
 def test_a_source_without_domains_is_refused() -> None:
-    with pytest.raises(DataError, match=r"data\.by: 'domain' needs a source with domains"):
-        DomainStream.build(open_source("glyphs", SourceOptions()), order_seed=1)
+    plain = open_source("glyphs", SourceOptions())
+    with pytest.raises(DataError, match=r"data\.by: 'domain' needs a source with domains, and glyphs has none"):
+        DomainStream.build(plain, order_seed=1)
+    with pytest.raises(DataError, match=r"data\.by: 'domain-class' needs a source with domains, and glyphs has none"):
+        Stream.of_pairs(plain, order_seed=1)
 
 
 def recipe(name: str) -> Recipe:
@@ -105,16 +110,160 @@ def test_what_a_stream_of_domains_cannot_be_is_refused(tiny_recipe: Make, tmp_pa
         train(start_run(made, tmp_path))
 
 
-def test_pacs_comes_as_four_styles_of_seven_classes(assets: Path) -> None:
+def test_recipes_for_domains_need_no_increment() -> None:
+    for by in ("domain", "domain-class"):
+        assert load_recipe("zofc/base", [f"data.by={by}", "data.classes=6"]).data.planned_tasks is None
+    assert load_recipe("zofc/base", ["data.by=domain-class", "data.joint=true"]).data.planned_tasks == 1
+
+
+# -- a class for each pair of domain and class -----------------------------------------------------------------------
+
+PAIRS = ("data.source=glyphs:domains=ink+neon", "data.by=domain-class")
+
+
+def toy(pairs: list[tuple[int, int]], test: list[tuple[int, int]] | None = None) -> Source:
+    """Two images of each of these pairs of domain and class, of three domains with classes a, b and c."""
+
+    def images(shown: list[tuple[int, int]]) -> ImageSet:
+        domains, labels = np.repeat(np.array(shown, np.int64).reshape(-1, 2), 2, axis=0).T
+        array = np.zeros((len(labels), 2, 2, 3), np.uint8)
+        array[:, 0, 0, 0], array[:, 0, 0, 1] = domains, labels
+        return ImageSet(ArrayImages(array), labels, domains)
+
+    return Source("toy", tuple("abc"), images(pairs), images(pairs if test is None else test), "", ("x", "y", "z"))
+
+
+ALL = [(domain, label) for domain in range(3) for label in range(3)]
+
+
+def test_each_pair_of_domain_and_class_is_a_class_and_each_task_those_of_one_domain() -> None:
+    found = Stream.of_pairs(toy(ALL), order_seed=5)
+    expected = [[f"{'xyz'[i]}/{'abc'[j]}" for j in class_order(3, 5)] for i in class_order(3, 5)]
+    assert [list(task.names) for task in found.tasks] == expected
+    for task in found.tasks:
+        for images in (found.train_set(task), found.test_set(task.classes)):
+            assert len(images) == 6
+            for i, label in enumerate(images.labels):
+                domain, name, _ = images.images.load(i).getpixel((0, 0))
+                assert found.classes[label] == f"{'xyz'[domain]}/{'abc'[name]}"
+
+
+def test_a_domain_may_lack_a_class_and_its_task_is_smaller() -> None:
+    found = Stream.of_pairs(toy([pair for pair in ALL if pair not in [(1, 0), (1, 2)]]), order_seed=5)
+    assert len(found.classes) == 7 and not {"y/a", "y/c"} & set(found.classes)
+    assert {task.names[0][0]: len(task.names) for task in found.tasks} == {"x": 3, "y": 1, "z": 3}
+    with pytest.raises(DataError, match="toy: no images in the domain 'y'"):
+        Stream.of_pairs(toy([pair for pair in ALL if pair[0] != 1]), order_seed=5)
+    with pytest.raises(DataError, match="toy: in the test set only: 'z/b'"):
+        Stream.of_pairs(toy(ALL[:-2], ALL[:-1]), order_seed=5)
+    with pytest.raises(DataError, match="toy: no test images for any of the classes z/"):
+        Stream.of_pairs(toy(ALL, ALL[:6]), order_seed=5)
+
+
+@pytest.mark.parametrize("build", [DomainStream.build, Stream.of_pairs])
+def test_only_the_first_classes_of_the_order_may_be_taken_in_each_domain(build: Callable[..., Stream]) -> None:
+    found = build(toy(ALL), order_seed=5, classes=2)
+    kept = {"abc"[i] for i in class_order(3, 5)[:2]}
+    assert [{name[-1] for name in task.names} for task in found.tasks] == [kept] * 3
+    with pytest.raises(DataError, match=r"data\.classes: expected 1 to 3, the classes of toy, got 4"):
+        build(toy(ALL), order_seed=5, classes=4)
+
+
+def test_counts_are_for_each_pair(tiny_recipe: Make) -> None:
+    found = build_stream(tiny_recipe("zofc/base", *PAIRS), print)
+    assert len(found.tasks) == 2 and len(found.classes) == 12
+    for task in found.tasks:
+        assert np.bincount(found.train_set(task).labels)[task.classes.start :].tolist() == [6] * 6
+    assert [len(test) for _, test in found.evaluation(found.tasks[-1])] == [24, 24]
+
+
+def test_a_run_over_pairs_learns_resumes_answers_and_goes_on(tiny_recipe: Make, tmp_path: Path) -> None:
+    folder = start_run(tiny_recipe("zofc/base", *PAIRS, "data.classes=3"), tmp_path)
+    metrics = train(folder)
+    matrix = json.loads((folder.path / "matrix.json").read_text())
+    assert [len(row) for row in matrix["accuracy"]] == [1, 2] and matrix["counts"] == [12, 12]
+    assert [{name.partition("/")[0] for name in group} for group in matrix["groups"]] in (
+        [{"ink"}, {"neon"}],
+        [{"neon"}, {"ink"}],
+    )
+    assert metrics["trainable_parameters"]["head"] == 3 * 24 + 1  # the rows of the last task alone
+    (folder.path / "metrics.json").unlink()
+    assert train(folder) == metrics
+
+    model = load(folder.path)
+    assert model.predict([np.zeros((16, 16, 3), np.uint8)])[0][0].name in model.classes
+    with pytest.raises(DataError, match=r"never learned: ink/"):  # it has all characters, each under its domain
+        model.evaluate("glyphs:domains=ink")
+
+    rng = np.random.default_rng(0)
+    for name in ("red", "blue"):
+        (tmp_path / "more" / name).mkdir(parents=True)
+        for i in range(4):
+            pixels = rng.integers(0, 255, (16, 16, 3), np.uint8)
+            ArrayImages(pixels[None]).load(0).save(tmp_path / "more" / name / f"{i}.png")
+    extended = extend_run(folder.path, f"folder:{tmp_path / 'more'}")
+    assert train(extended)["tasks"] == 3
+    groups = json.loads((extended.path / "matrix.json").read_text())["groups"]
+    assert groups[:2] == matrix["groups"] and sorted(groups[2]) == ["blue", "red"]
+    assert load(extended.path).evaluate(f"folder:{tmp_path / 'more'}").confusion.sum() == 8
+
+
+def test_a_further_source_with_domains_brings_its_pairs(tiny_recipe: Make) -> None:
+    made = tiny_recipe("zofc/base", *PAIRS, "data.then=[glyphs:domains=chalk]")
+    found = build_stream(made, print)
+    assert len(found.tasks) == 3 and {name.partition("/")[0] for name in found.tasks[2].names} == {"chalk"}
+    with pytest.raises(DataError, match=r"class 'ink/.*' of glyphs:domains=ink is already in glyphs:domains=ink\+neon"):
+        build_stream(tiny_recipe("zofc/base", *PAIRS, "data.then=[glyphs:domains=ink]"), print)
+
+
+def test_joint_training_on_pairs_is_one_task_evaluated_per_domain(tiny_recipe: Make) -> None:
+    found = build_stream(tiny_recipe("zofc/base", *PAIRS, "data.joint=true"), print)
+    assert [len(task.classes) for task in found.tasks] == [12]
+    assert [len(names) for names, _ in found.evaluation(found.tasks[0])] == [6, 6]
+
+
+@pytest.mark.parametrize("by", ["domain", "domain-class"])
+def test_a_first_task_of_another_size_is_refused_where_a_task_is_a_domain(tiny_recipe: Make, by: str) -> None:
+    with pytest.raises(RecipeError, match=rf"data\.first: with data\.by={by} each task is a domain"):
+        build_stream(tiny_recipe("zofc/base", PAIRS[0], f"data.by={by}", "data.first=3"), print)
+
+
+# -- PACS ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pacs(assets: Path) -> list[str]:
     if not (assets / "pacs").is_dir():
         pytest.skip("no PACS below ZOFC_DATA")
-    source = open_source("parquet:pacs", SourceOptions(per_class=8, test_per_class=8))
-    found = DomainStream.build(source, order_seed=1993)
+    return ["data.source=parquet:pacs", "data.increment=2", "data.per_class=8", "data.test_per_class=4"]
+
+
+STYLES = {"art_painting", "cartoon", "photo", "sketch"}
+
+
+def test_pacs_pooled_is_seven_classes_in_all_styles(pacs: list[str]) -> None:
+    found = build_stream(load_recipe("zofc/base", pacs), print)
+    assert [len(task.classes) for task in found.tasks] == [2, 2, 2, 1]
+    shown = [found.train_set(task) for task in found.tasks]
+    assert [len(images) for images in shown] == [16, 16, 16, 8]
+    assert all(images.domains is not None and np.unique(images.domains).size > 1 for images in shown)
+
+
+def test_pacs_by_domain_is_seven_classes_again_in_each_of_four_styles(pacs: list[str]) -> None:
+    found = build_stream(load_recipe("zofc/base", [*pacs, "data.by=domain"]), print)
+    assert isinstance(found, DomainStream)
     assert len(found.tasks) == 4 and len(found.classes) == 7
-    assert {found.domain(i) for i in range(4)} == {"art_painting", "cartoon", "photo", "sketch"}
+    assert {found.domain(i) for i in range(4)} == STYLES
     shown = [np.unique(found.train_set(task).labels).size for task in found.tasks]
     assert sum(shown) > 7  # classes come again in further styles
 
 
-def test_recipes_for_domains_need_no_increment() -> None:
-    assert load_recipe("zofc/base", ["data.by=domain"]).data.planned_tasks is None
+def test_pacs_by_domain_and_class_is_28_classes_in_four_tasks(pacs: list[str]) -> None:
+    found = build_stream(load_recipe("zofc/base", [*pacs, "data.by=domain-class"]), print)
+    assert len(found.classes) == 28 and "cartoon/dog" in found.classes
+    assert [len(task.classes) for task in found.tasks] == [7] * 4
+    assert {name.partition("/")[0] for task in found.tasks for name in task.names[:1]} == STYLES
+    for task in found.tasks:
+        assert len({name.partition("/")[0] for name in task.names}) == 1
+        assert np.bincount(found.train_set(task).labels)[task.classes.start :].tolist() == [8] * 7
+    assert [len(test) for _, test in found.evaluation(found.tasks[-1])] == [28] * 4

@@ -9,6 +9,7 @@ import os
 import pickle
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -527,6 +528,16 @@ def test_domainnet_pools_its_six_domains(domainnet: Path) -> None:
         assert f"/{DOMAINS[domain]}/{CLASSES[source.test.labels[i]]}/" in source.test.images.name(i)
 
 
+def test_counts_may_be_for_each_class_in_each_domain(domainnet: Path) -> None:
+    pooled, each = (
+        open_source("domainnet", replace(quiet(domainnet), per_class=1, per_domain=per_domain))
+        for per_domain in (False, True)
+    )
+    assert counts(pooled, "train") == dict.fromkeys(CLASSES, 1)
+    assert counts(each, "train") == dict.fromkeys(CLASSES, 6)
+    assert counts(each.paired(), "train") == {f"{domain}/{name}": 1 for domain in DOMAINS for name in CLASSES}
+
+
 def test_domainnet_as_coda_prompt_lists_it(domainnet: Path) -> None:
     published = open_source("domainnet", quiet(domainnet))
     for split in ("train", "test"):
@@ -624,6 +635,16 @@ def test_parquet_shards_with_names_and_domains(tmp_path: Path) -> None:
     expected = decode(encoded(hash_of("train-00001-of-00002.parquet", 1)), "")
     assert np.array_equal(source.train.images.array[4], np.asarray(expected))
     assert source.train.images.name(4).endswith("train-00001-of-00002.parquet row 1")
+
+
+def test_pairs_of_domain_and_class_train_and_test_on_the_images_that_the_classes_do(tmp_path: Path) -> None:
+    write_shard(tmp_path / "all.parquet", [0, 1] * 20, ["cat", "dog"], domains=[0] * 20 + [1] * 20)
+    pooled = open_source(f"parquet:{tmp_path}", SourceOptions(test_fraction=0.5))
+    paired = open_source(f"parquet:{tmp_path}", SourceOptions(test_fraction=0.5, per_domain=True)).paired()
+    assert paired.classes == ("photo/cat", "photo/dog", "sketch/cat", "sketch/dog")
+    for before, after in ((pooled.train, paired.train), (pooled.test, paired.test)):
+        assert np.array_equal(np.asarray(before.images.array), np.asarray(after.images.array))
+        assert before.domains is not None and np.array_equal(after.labels, 2 * before.domains + before.labels)
 
 
 @pytest.mark.parametrize(

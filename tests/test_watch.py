@@ -19,7 +19,9 @@ from rich.console import Console
 from zofc import cli
 from zofc.errors import RunError
 from zofc.recipe import Recipe
-from zofc.report.watch import PATIENCE, Follower, RunView, duration, is_held, newest, shown, sparkline, watch
+from zofc.report.following import PATIENCE, Follower, RunView, duration, is_held, newest
+from zofc.report.terminal import shown, sparkline
+from zofc.report.watch import watch
 from zofc.training.runs import start_run, train
 
 Make = Callable[..., Recipe]

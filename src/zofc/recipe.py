@@ -82,15 +82,21 @@ class Data(Strict):
 
     source: str = Field("glyphs", description="glyphs, cifar100, imagenet-r, domainnet, folder:PATH, parquet:PATH")
     root: str | None = Field(None, description="where the data set lies; else $ZOFC_DATA/<name>")
-    increment: Positive = Field(10, description="classes per task")
+    increment: Positive = Field(10, description="classes per task, unless a task is a domain")
     first: Positive | None = Field(None, description="classes in the first task, if not `increment`")
-    classes: Positive | None = Field(None, description="use only the first n classes of the order")
+    classes: Positive | None = Field(
+        None, description="use only the first n classes of the order (in every domain the same)"
+    )
     order_seed: int | None = Field(None, description="seed of the class order, if not the run's seed")
     per_class: Positive | None = Field(None, description="training images per class, all by default")
     test_per_class: Positive | None = Field(None, description="test images per class, all by default")
     test_fraction: Fraction = Field(0.2, description="held out where a source has no test set")
     skip_broken: bool = Field(False, description="leave out images that cannot be decoded")
-    by: Literal["class", "domain"] = Field("class", description="domain: each task is all classes in one more domain")
+    by: Literal["class", "domain", "domain-class"] = Field(
+        "class",
+        description="domain: each task is all classes in one more domain, under the same labels; "
+        "domain-class: each pair of domain and class is a class (sketch/dog), each task those of one domain",
+    )
     joint: bool = Field(False, description="all classes in one task (the upper anchor), evaluated per task")
     then: tuple[str, ...] = Field((), description="sources whose classes follow, each as one further task")
 
@@ -100,7 +106,7 @@ class Data(Strict):
         a run that is continued must have begun as it did."""
         if self.joint:
             return 1
-        if self.classes is None or self.by == "domain":
+        if self.classes is None or self.by != "class":
             return None
         rest = max(self.classes - (self.first or self.increment), 0)
         return 1 + math.ceil(rest / self.increment)

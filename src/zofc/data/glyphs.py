@@ -131,7 +131,7 @@ def parse(argument: str) -> tuple[tuple[str, ...], bool]:
 def glyphs(argument: str, options: SourceOptions) -> Source:
     """Characters drawn from a seed; glyphs:STYLE, glyphs:STYLE@STRENGTH, glyphs:face=FACE, glyphs:domains=A+B
 
-    Counts are per class, over all domains: of three domains, each has every third image.
+    Counts are per class: of three domains, each has every third image. With `per_domain` each has so many.
     """
     specs, domains = parse(argument)
     styles = tuple(style(spec) for spec in specs)
@@ -140,8 +140,9 @@ def glyphs(argument: str, options: SourceOptions) -> Source:
         PER_CLASS if options.per_class is None else options.per_class,
         TEST_PER_CLASS if options.test_per_class is None else options.test_per_class,
     )
+    times = len(styles) if options.per_domain else 1
     sheets = [
-        Sheet(characters, styles, split, options.seed, per_class)
+        Sheet(characters, styles, split, options.seed, times * per_class)
         for split, per_class in zip(("train", "test"), counts, strict=True)
     ]
     train, test = (sheet.image_set(domains) for sheet in sheets)

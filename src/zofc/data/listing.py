@@ -49,7 +49,8 @@ def open_listings(
 
 
 def _read(listing: Listing, split: str, per_class: int | None, options: SourceOptions) -> ImageSet:
-    chosen = listing.take(select_split(listing.labels, split, per_class, options.seed))
+    domains = listing.domains if options.per_domain else None
+    chosen = listing.take(select_split(listing.labels, split, per_class, options.seed, domains))
     paths = [chosen.root / file for file in chosen.files]
     images, keep = settle(EncodedImages(paths, [str(p) for p in paths]), options.skip_broken, options.notice)
     chosen = chosen.take(keep)

@@ -21,8 +21,12 @@ def select_per_class(labels: NDArray[np.int64], n: int | None, rng: np.random.Ge
     return np.sort(np.concatenate(chosen)) if chosen else np.arange(0)
 
 
-def select_split(labels: NDArray[np.int64], split: str, n: int | None, seed: int) -> Indices:
-    """`select_per_class` for one split ('train' or 'test') of a source."""
+def select_split(
+    labels: NDArray[np.int64], split: str, n: int | None, seed: int, domains: NDArray[np.int64] | None = None
+) -> Indices:
+    """`select_per_class` for one split ('train' or 'test') of a source; given domains, of each class in each."""
+    if domains is not None:
+        labels = domains * (labels.max(initial=0) + 1) + labels
     return select_per_class(labels, n, seeds.stream(seed, "per class", split))
 
 

@@ -167,7 +167,8 @@ def _classes(train: Rows, test: Rows | None) -> tuple[tuple[str, ...], NDArray[n
 
 
 def _read_set(rows: Rows, split: str, per_class: int | None, options: SourceOptions) -> ImageSet:
-    chosen = rows.take(select_split(rows.labels, split, per_class, options.seed))
+    domains = rows.domains if options.per_domain else None
+    chosen = rows.take(select_split(rows.labels, split, per_class, options.seed, domains))
     items, names = (
         read_bytes(chosen),
         [f"{chosen.files[s]} row {r}" for s, r in zip(chosen.shards, chosen.rows, strict=True)],

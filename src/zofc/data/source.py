@@ -148,6 +148,25 @@ class Source:
     checksum: str
     domain_names: tuple[str, ...] = ()
 
+    def paired(self) -> Source:
+        """Each pair of domain and class that has images as a class of its own, such as `sketch/dog`."""
+        count = len(self.classes)
+
+        def numbered(images: ImageSet) -> NDArray[np.int64]:
+            assert images.domains is not None
+            return images.domains * count + images.labels
+
+        train, test = numbered(self.train), numbered(self.test)
+        found = np.unique(np.concatenate([train, test]))
+        names = tuple(pair_name(self.domain_names[pair // count], self.classes[pair % count]) for pair in found)
+        train, test = np.searchsorted(found, train), np.searchsorted(found, test)
+        return replace(self, classes=names, train=self.train.relabel(train), test=self.test.relabel(test))
+
+
+def pair_name(domain: str, name: str) -> str:
+    """What a class is called where each domain has its own."""
+    return f"{domain}/{name}"
+
 
 @dataclass(frozen=True)
 class SourceOptions:
@@ -157,6 +176,7 @@ class SourceOptions:
     seed: int = 1993  # for splits and generated images
     per_class: int | None = None  # training images per class, all if None
     test_per_class: int | None = None
+    per_domain: bool = False  # those counts are for each class in each domain, not over all domains
     test_fraction: float = 0.2  # for sources without a test set of their own; 0 holds nothing out
     skip_broken: bool = False  # leave out images that cannot be decoded, with a notice
     notice: Callable[[str], None] = print  # told what was left out

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from zofc.data.joined import join
 from zofc.data.selection import check_trainable
-from zofc.data.source import ImageSet, Source
+from zofc.data.source import ImageSet, Source, pair_name
 from zofc.errors import DataError
 
 
@@ -92,13 +92,40 @@ class Stream:
         then: Sequence[Source] = (),
     ) -> Stream:
         """Tasks of `increment` classes, then each source in `then` as one; if `joint`, all in one task."""
-        total = len(source.classes)
-        if classes is not None and not 1 <= classes <= total:
-            raise DataError(f"data.classes: expected 1 to {total}, the classes of {source.name}, got {classes}")
-        head = Part(source, 0, class_order(total, order_seed)[:classes])
-        groups = split_classes(len(head.order), first, increment)
+        order = _first_classes(source, order_seed, classes)
+        groups = split_classes(len(order), first, increment)
+        return cls._built(Part(source, 0, order), groups, order_seed, joint, then)
+
+    @classmethod
+    def of_pairs(
+        cls,
+        source: Source,
+        *,
+        order_seed: int,
+        classes: int | None = None,
+        joint: bool = False,
+        then: Sequence[Source] = (),
+    ) -> Stream:
+        """Each pair of domain and class is a class of its own, and a task is the classes of one domain, which may lack
+        some. Domains come in a seeded order, and within each the classes do."""
+        _check_domains(source, "domain-class")
+        pairs = source.paired()
+        labels = {name: label for label, name in enumerate(pairs.classes)}
+        order: list[int] = []
+        groups: list[range] = []
+        for domain in (source.domain_names[i] for i in class_order(len(source.domain_names), order_seed)):
+            names = [pair_name(domain, source.classes[i]) for i in _first_classes(source, order_seed, classes)]
+            found = [labels[name] for name in names if name in labels]
+            if not found:
+                raise DataError(f"{source.name}: no images in the domain '{domain}'")
+            groups.append(range(len(order), len(order) + len(found)))
+            order += found
+        return cls._built(Part(pairs, 0, np.array(order)), groups, order_seed, joint, then)
+
+    @classmethod
+    def _built(cls, head: Part, groups: list[range], order_seed: int, joint: bool, then: Sequence[Source]) -> Stream:
         parts = (head, *_parts(then, len(head.order), order_seed))
-        groups += [part.classes for part in parts[1:]]
+        groups = [*groups, *(part.classes for part in parts[1:])]
         names = tuple(name for part in parts for name in part.names)
         _check_names((), parts)
         _check_images(parts, groups)
@@ -163,9 +190,8 @@ class DomainStream:
 
     @classmethod
     def build(cls, source: Source, *, order_seed: int, classes: int | None = None) -> DomainStream:
-        if len(source.domain_names) < 2:
-            raise DataError(f"data.by: 'domain' needs a source with domains, and {source.name} has none")
-        part = Part(source, 0, class_order(len(source.classes), order_seed)[:classes])
+        _check_domains(source, "domain")
+        part = Part(source, 0, _first_classes(source, order_seed, classes))
         order = class_order(len(source.domain_names), order_seed)
         stream = cls(part.names, _tasks([part.classes] * len(order), part.names), part, order)
         for task in stream.tasks:
@@ -200,6 +226,19 @@ class DomainStream:
         chosen = self.part.select(images, self.part.classes)
         assert chosen.domains is not None
         return chosen.take(np.flatnonzero(chosen.domains == self.order[number]))
+
+
+def _first_classes(source: Source, order_seed: int, classes: int | None) -> NDArray[np.int64]:
+    """The source's labels in the class order, the first `classes` of them if so many are asked for."""
+    total = len(source.classes)
+    if classes is not None and not 1 <= classes <= total:
+        raise DataError(f"data.classes: expected 1 to {total}, the classes of {source.name}, got {classes}")
+    return class_order(total, order_seed)[:classes]
+
+
+def _check_domains(source: Source, by: str) -> None:
+    if len(source.domain_names) < 2:
+        raise DataError(f"data.by: '{by}' needs a source with domains, and {source.name} has none")
 
 
 def _parts(sources: Sequence[Source], start: int, order_seed: int) -> Iterator[Part]:

@@ -33,7 +33,7 @@ def components_per_task(recipe: Recipe) -> int:
     tasks = data.planned_tasks
     if tasks is None:
         raise RecipeError(
-            "coda.per_task: how many tasks share coda.pool is not known without data.classes; give either of them"
+            "coda.per_task: how many tasks share coda.pool is not known; give it, or data.classes with data.by=class"
         )
     if coda.pool < tasks:
         raise RecipeError(f"coda.pool: {coda.pool} components are too few for {tasks} tasks")

@@ -48,7 +48,10 @@ class InfLora(Classifier):
         if recipe.head.kind != "linear":
             raise RecipeError("head.kind: InfLoRA has a linear head for each task; use head.kind=linear")
         if recipe.method.variant == "zofc" and recipe.data.planned_tasks is None:
-            raise RecipeError("method.variant: 'zofc' moves branches of later tasks; set data.classes to say how many")
+            raise RecipeError(
+                "method.variant: 'zofc' moves branches of later tasks; set data.classes, with data.by=class, to say "
+                "how many"
+            )
 
     def extend(self, classes: range) -> None:
         super().extend(classes)

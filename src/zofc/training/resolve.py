@@ -67,13 +67,19 @@ def _check_epochs(recipe: Recipe) -> None:
 
 
 def open_data(recipe: Recipe, spec: str, notice: Callable[[str], None], test_fraction: float | None = None) -> Source:
-    """A source under the recipe's settings."""
+    """A source under the recipe's settings: where each domain has its own classes, a source with domains has too."""
+    source = _open(recipe, spec, notice, test_fraction)
+    return source.paired() if recipe.data.by == "domain-class" and source.domain_names else source
+
+
+def _open(recipe: Recipe, spec: str, notice: Callable[[str], None], test_fraction: float | None = None) -> Source:
     data = recipe.data
     options = SourceOptions(
         root=Path(data.root).expanduser() if data.root else None,
         seed=recipe.seed,
         per_class=data.per_class,
         test_per_class=data.test_per_class,
+        per_domain=data.by == "domain-class",
         test_fraction=data.test_fraction if test_fraction is None else test_fraction,
         skip_broken=data.skip_broken,
         notice=notice,
@@ -93,20 +99,25 @@ def check_tasks(recipe: Recipe, stream: AnyStream, learned: int = 0) -> AnyStrea
 
 
 def build_stream(recipe: Recipe, notice: Callable[[str], None]) -> AnyStream:
-    data = recipe.data
+    data, seed = recipe.data, order_seed(recipe)
+    if data.by == "domain" and (data.joint or data.then):
+        raise RecipeError("data.by: a stream of domains is neither joint nor followed by further sources")
+    if data.by != "class" and data.first is not None:
+        raise RecipeError(f"data.first: with data.by={data.by} each task is a domain, the first one too; leave it out")
+    source = _open(recipe, data.source, notice)
     if data.by == "domain":
-        if data.joint or data.then:
-            raise RecipeError("data.by: a stream of domains is neither joint nor followed by further sources")
-        source = open_data(recipe, data.source, notice)
-        return DomainStream.build(source, order_seed=order_seed(recipe), classes=data.classes)
+        return DomainStream.build(source, order_seed=seed, classes=data.classes)
+    then = [open_data(recipe, spec, notice) for spec in data.then]
+    if data.by == "domain-class":
+        return Stream.of_pairs(source, order_seed=seed, classes=data.classes, joint=data.joint, then=then)
     return Stream.build(
-        open_data(recipe, data.source, notice),
-        order_seed=order_seed(recipe),
+        source,
+        order_seed=seed,
         increment=data.increment,
         first=data.first,
         classes=data.classes,
         joint=data.joint,
-        then=[open_data(recipe, spec, notice) for spec in data.then],
+        then=then,
     )
 
 

@@ -1,0 +1,278 @@
+"""A run that another process trains, followed by its `events.jsonl` (docs/run-folder.md); nothing is written.
+
+Epochs, tasks and evaluations are in that file, single steps are not: between two epochs the step is guessed from the
+clock and the epoch before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zofc.errors import RunError
+from zofc.report.runs import RECIPE, find_runs
+
+Event = Mapping[str, Any]
+EVENTS = "events.jsonl"
+PATIENCE = 60.0  # seconds without an event after which we ask whether anybody is still at it
+GRACE = 2.0  # seconds that a process which has let go of a run may take to end it properly
+
+
+@dataclass(frozen=True)
+class Epoch:
+    task: int
+    epoch: int
+    loss: float
+    accuracy: float
+    seconds: float
+    steps: int
+
+
+@dataclass
+class RunView:
+    """Where a run stands, by the events so far. What a resumed run does again replaces what it did before."""
+
+    folder: Path
+    status: str = "waiting"  # training, evaluating, between tasks, finished, interrupted, stopped
+    header: Event = field(default_factory=dict)  # of the last start
+    task: Event = field(default_factory=dict)  # the task at work
+    step: int = 0  # of the task, as far as it is known
+    step_time: float = 0.0  # when it was known
+    epochs: list[Epoch] = field(default_factory=list)
+    rows: dict[int, Event] = field(default_factory=dict)  # evaluations by task
+    trained: dict[int, Event] = field(default_factory=dict)
+    sessions: list[list[float]] = field(default_factory=list)  # first and last event of each process
+    notice: str = ""
+    last: Event = field(default_factory=dict)
+    unread: int = 0  # lines that made no sense
+
+    def feed(self, event: Event) -> None:
+        """Take up one event; what another version may write differently is counted and left out."""
+        try:
+            self._feed(event)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            self.unread += 1
+
+    def _feed(self, event: Event) -> None:
+        kind, now = event["event"], float(event["time"])
+        match kind:
+            case "run_started" | "run_resumed":
+                self._rewind(event.get("position") or {"task": 0, "epoch": 0})
+                self.header, self.status = event, "training"
+                self.sessions.append([now, now])
+            case "task_started":
+                self.task, self.status = event, "training"
+                self.step, self.step_time = int(event.get("step", 0)), now
+            case "epoch":
+                one = Epoch(event["task"], event["epoch"], float(event["loss"]), float(event["accuracy"]),
+                            float(event["seconds"]), int(event["steps"]))  # fmt: skip
+                self.epochs.append(one)
+                self.step, self.step_time = (one.epoch + 1) * one.steps, now
+            case "checkpoint" if self.status == "training" and event["task"] == self.task.get("task"):
+                self.step, self.step_time = max(self.step, event["epoch"] * self.per_epoch + event["step"]), now
+            case "task_trained":
+                self.trained[int(event["task"])] = event
+                self.status, self.step = "evaluating", self.steps
+            case "evaluated":
+                self.rows[int(event["task"])] = event
+                self.status = "between tasks"
+            case "notice":
+                self.notice = str(event["text"])
+            case "interrupted" | "run_finished":
+                self.status = "interrupted" if kind == "interrupted" else "finished"
+        self.last = event
+        if self.sessions:
+            self.sessions[-1][1] = max(self.sessions[-1][1], now)
+
+    def _rewind(self, position: Event) -> None:
+        """Forget what comes after a position: it is done again."""
+        task, epoch = int(position["task"]), int(position["epoch"])
+        self.epochs = [one for one in self.epochs if (one.task, one.epoch) < (task, epoch)]
+        self.rows = {number: row for number, row in self.rows.items() if number < task}
+        self.trained = {number: found for number, found in self.trained.items() if number < task}
+        self.task, self.step = {}, 0
+
+    # -- what follows from the events --------------------------------------------------------------------------------
+
+    @property
+    def over(self) -> bool:
+        return self.status in ("finished", "interrupted", "stopped")
+
+    @property
+    def tasks(self) -> int:
+        return int(self.header.get("tasks", 0))
+
+    @property
+    def number(self) -> int:
+        """The task at work, or the last one, counted from zero."""
+        found = self.task.get("task")
+        return int(found) if found is not None else max(self.rows, default=-1)
+
+    @property
+    def steps(self) -> int:
+        return int(self.task.get("steps", 0))
+
+    @property
+    def per_epoch(self) -> int:
+        return self.steps // max(int(self.task.get("epochs", 0)), 1)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Of the latest epoch."""
+        done = [one for one in self.epochs if one.steps]
+        return done[-1].seconds / done[-1].steps if done else None
+
+    @property
+    def peak_memory(self) -> int | None:
+        return max((int(found.get("peak_memory") or 0) for found in self.trained.values()), default=0) or None
+
+    def guessed_step(self, now: float) -> int:
+        """Steps of the task by the clock: never past the epoch, whose end would be known."""
+        pace = self.step_seconds
+        if self.status != "training" or not pace or not self.per_epoch:
+            return self.step
+        ahead = min(int(max(now - self.step_time, 0) / pace), self.per_epoch - self.step % self.per_epoch - 1)
+        return min(self.step + max(ahead, 0), self.steps)
+
+    def elapsed(self, now: float) -> float:
+        """Seconds that processes have been at it; what lies between an interruption and its continuation is not."""
+        ends = [end for _, end in self.sessions]
+        if ends and not self.over:
+            ends[-1] = max(ends[-1], now)
+        return sum(end - start for (start, _), end in zip(self.sessions, ends, strict=True))
+
+    def left(self, now: float) -> float | None:
+        """Seconds to go, if what is to come is like what has been: a task like the last one trained, an evaluation as
+        long as it has groups."""
+        pace, done = self.step_seconds, max(self.trained, default=None)
+        if self.over or (pace is None and done is None):
+            return None
+        task = float(self.trained[done]["seconds"]) if done is not None else (pace or 0) * self.steps
+        shown = self.rows[max(self.rows)] if self.rows else None
+        group = float(shown["seconds"]) / max(len(shown["row"]), 1) if shown else 0.0
+        current = self.number if self.status in ("training", "evaluating") else self.number + 1
+        rest = 0.0
+        for number in range(current, self.tasks):
+            if number > self.number:
+                rest += task
+            elif self.status == "training":
+                rest += (pace or 0) * (self.steps - self.guessed_step(now))
+            rest += group * (number + 1)
+        return rest
+
+    @property
+    def closing(self) -> str:
+        """What to say of a run that nobody is at."""
+        again = f"continue with: zofc run --resume {shlex.quote(str(self.folder))}"
+        match self.status:
+            case "finished":
+                average = (self.last.get("metrics") or {}).get("final_average")
+                accuracy = f", final average accuracy {average:.2f} %" if isinstance(average, int | float) else ""
+                return f"finished{accuracy}; zofc show {shlex.quote(str(self.folder))} has the rest"
+            case "interrupted":
+                return f"interrupted and saved; {again}"
+        return f"the process that trained it is gone and did not finish; {again}"
+
+
+class Follower:
+    """One run folder, read as it grows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.view = RunView(folder)
+        self.offset = 0  # behind the last whole line
+        self.let_go: float | None = None  # when its lock was first seen free after it had been held
+        self.was_held = False
+
+    def read(self) -> list[Event]:
+        """The events since the last time; a line that is still being written waits for the next."""
+        try:
+            with (self.folder / EVENTS).open("rb") as file:
+                if os.fstat(file.fileno()).st_size < self.offset:  # another file by the same name: begin anew
+                    self.offset, self.view = 0, RunView(self.folder)
+                file.seek(self.offset)
+                content = file.read()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise RunError(f"{self.folder}: cannot read {EVENTS}: {error.strerror}") from error
+        whole = content[: content.rfind(b"\n") + 1]
+        self.offset += len(whole)
+        found: list[Event] = []
+        for line in whole.splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                event = None
+            if isinstance(event, dict):
+                self.view.feed(event)
+                found.append(event)
+            elif line.strip():
+                self.view.unread += 1
+        return found
+
+    def look(self, now: float) -> None:
+        """Notice that the process which held the run is gone without having said so."""
+        if self.view.over or not self.view.header:
+            return
+        held = is_held(self.folder)
+        self.was_held = self.was_held or held is True
+        if held is not False:
+            self.let_go = None
+        elif self.was_held:
+            self.let_go = self.let_go if self.let_go is not None else now
+            if now - self.let_go >= GRACE:
+                self.view.status = "stopped"
+
+    def doubt(self, now: float) -> str:
+        """What to think of a run that has been silent for long."""
+        view = self.view
+        silence = now - view.sessions[-1][1] if view.sessions else 0.0
+        if view.over or silence < PATIENCE or self.was_held or is_held(self.folder) is not False:
+            return ""
+        again = f"zofc run --resume {shlex.quote(str(self.folder))}"
+        return f"silent for {duration(silence)}, and no process of this machine is at it; if none elsewhere is: {again}"
+
+
+def is_held(folder: Path) -> bool | None:
+    """Whether a process of this machine holds the run's lock, by the system's list: asking for the lock might get it.
+    None where there is no such list."""
+    try:
+        lines = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return None
+    try:
+        number = str((folder / ".lock").stat().st_ino)
+    except OSError:
+        return False
+    return any(word.rpartition(":")[2] == number for line in lines for word in line.split() if word.count(":") == 2)
+
+
+def newest(path: Path) -> Path | None:
+    """The run folder at a path, or the one below it that was last written to; None while there is none."""
+    if (path / RECIPE).is_file() or (path / EVENTS).is_file():
+        return path
+    if path.exists() and not path.is_dir():
+        raise RunError(f"{path}: a file, expected a run folder")
+    with suppress(RunError, OSError):
+        return max(find_runs([path]), key=_written)
+    return None
+
+
+def _written(folder: Path) -> float:
+    times = [0.0]
+    for name in (RECIPE, EVENTS):
+        with suppress(OSError):
+            times.append((folder / name).stat().st_mtime)
+    return max(times)
+
+
+def duration(seconds: float) -> str:
+    minutes, second = divmod(round(max(seconds, 0)), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{second:02}"

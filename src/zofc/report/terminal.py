@@ -1,0 +1,161 @@
+"""A run in the terminal: where it stands as a picture of the terminal's size, an event as one line.
+
+A step that is guessed from the clock is marked with ≈.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from zofc.report.following import EVENTS, Event, Follower, RunView, duration
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+LABEL = 9  # letters of the left column
+ENDLESS = 10_000  # lines or letters, where there is no terminal to fit into
+Line = tuple[str, RenderableType]
+
+
+def shown(follower: Follower, width: int, height: int, now: float) -> RenderableType:
+    """The present state, within a terminal of this size."""
+    view, room = follower.view, max(width - LABEL - 1, 10)
+    if not view.header:
+        note = f"; {view.notice}" if view.notice else ""
+        return Text(f"{view.folder}: waiting for the run to begin{note}", style="dim")
+    head = view.header
+    title = Text.assemble((str(head.get("name", view.folder.name)), "bold"), f": {head.get('method', '?')}")
+    title.append(f" on {head.get('device', '?')}, {head.get('classes', '?')} classes in {view.tasks} tasks; ")
+    title.append(view.status, {"finished": "green", "interrupted": "yellow", "stopped": "red"}.get(view.status, "cyan"))
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(width=LABEL, style="dim", no_wrap=True)
+    table.add_column(width=room, overflow="fold")
+    for label, value in (*_progress(view, room, now), *_curves(view, room)):
+        table.add_row(label, value)
+    rest = _rest(view, now)
+    below = [Text(text) for text in (follower.doubt(now),) if text]
+    taken = 1 + table.row_count + len(rest) + sum(1 + len(text.plain) // width for text in below) + len(title) // width
+    for label, value in _accuracies(view, room, max(height - taken - 1, 1)):
+        table.add_row(label, value)
+    for label, value in rest:
+        table.add_row(label, value)
+    return Group(title, table, *below)
+
+
+def _progress(view: RunView, room: int, now: float) -> list[Line]:
+    if view.number < 0:
+        return []
+    task, classes = view.task, view.task.get("classes")
+    of_what = f", {len(classes)} classes, {task.get('images', '?')} images" if isinstance(classes, list) else ""
+    lines: list[Line] = [("task", f"{view.number + 1}/{view.tasks}{of_what}")]
+    if view.steps and not view.over and view.status != "between tasks":
+        step = view.guessed_step(now)
+        epoch = min(step // max(view.per_epoch, 1) + 1, int(task["epochs"]))
+        count = f"{'≈ ' if step != view.step else ''}{step}/{view.steps}"
+        lines.append(("epoch", f"{epoch}/{task['epochs']}"))
+        bar, row = (
+            ProgressBar(view.steps, step, width=max(min(room - len(count) - 1, 40), 4)),
+            Table.grid(padding=(0, 1)),
+        )
+        row.add_row(bar, count)
+        lines.append(("steps", row))
+    return lines
+
+
+def _curves(view: RunView, room: int) -> list[Line]:
+    """Loss and training accuracy of the latest epoch, and over all of them."""
+    if not view.epochs:
+        return []
+    last = view.epochs[-1]
+    losses, accuracies = [one.loss for one in view.epochs], [one.accuracy for one in view.epochs]
+    return [
+        ("loss", f"{last.loss:7.4f} {sparkline(losses, room - 8)}"),
+        ("accuracy", f"{last.accuracy:5.1f} % {sparkline(accuracies, room - 8)}"),
+    ]
+
+
+def _accuracies(view: RunView, room: int, most: int) -> list[Line]:
+    """A row of test accuracies after each task, the latest ones if there is no room for all."""
+    found: list[Line] = []
+    used = 0
+    for number in sorted(view.rows, reverse=True):
+        text = accuracy_row(view.rows[number], room)
+        used += math.ceil(len(text) / room) or 1
+        if found and used > most:
+            break
+        found.insert(0, (f"after {number + 1}", text))
+    return found
+
+
+def _rest(view: RunView, now: float) -> list[Line]:
+    left = view.left(now)
+    ahead = "" if left is None else f", about {duration(left)} left"
+    lines: list[Line] = [("time", f"{duration(view.elapsed(now))}{ahead}")]
+    if view.peak_memory:
+        lines.append(("memory", f"{view.peak_memory / 1e6:,.1f} MB at most, in a step"))
+    if view.notice:
+        lines.append(("note", Text(view.notice)))
+    if view.unread:
+        lines.append(("unread", f"{view.unread} lines of {EVENTS} make no sense"))
+    return lines
+
+
+def accuracy_row(event: Event, room: int) -> str:
+    """Test accuracy on each group, in percent; rounded where the terminal is narrow."""
+    overall = event.get("all_classes")
+    more = "" if overall is None else f" | all {overall:.1f}"
+    for digits in (1, 0):
+        values = " ".join("–" if value is None else f"{value:.{digits}f}" for value in event["row"])
+        if len(values + more) <= room:
+            break
+    return values + more
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Values as blocks of eight heights, their means where there are more than fit; a gap where one is not finite."""
+    count = min(len(values), max(width, 1))
+    parts = [values[i * len(values) // count : (i + 1) * len(values) // count] for i in range(count)]
+    means = [sum(part) / len(part) for part in parts]
+    finite = [value for value in means if math.isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BLOCKS[round((value - low) * scale)] if math.isfinite(value) else " " for value in means)
+
+
+def told(event: Event, view: RunView) -> str | None:
+    """An event as one line."""
+    with suppress(KeyError, TypeError, ValueError):
+        match event["event"]:
+            case "run_started":
+                where = f"{event['method']} on {event['device']}"
+                return f"{event['name']}: {where}, {event['classes']} classes in {event['tasks']} tasks"
+            case "run_resumed":
+                at = event["position"]
+                return f"{event['name']}: continued at task {at['task'] + 1}, epoch {at['epoch'] + 1}"
+            case "task_started":
+                work = f"{event['steps']} steps in {event['epochs']} epochs" if event["steps"] else "no steps"
+                what = f"{len(event['classes'])} classes, {event['images']} images"
+                return f"task {event['task'] + 1}/{view.tasks}: {what}, {work}"
+            case "epoch":
+                rate = event["steps"] / max(event["seconds"], 1e-9)
+                return (
+                    f"task {event['task'] + 1} epoch {event['epoch'] + 1}: loss {event['loss']:.4f}, "
+                    f"accuracy {event['accuracy']:.1f} %, {rate:.3g} steps/s"
+                )
+            case "task_trained":
+                memory = f", {event['peak_memory'] / 1e6:,.1f} MB at most" if event["peak_memory"] else ""
+                return (
+                    f"task {event['task'] + 1} trained: {event['steps']} steps in {duration(event['seconds'])}{memory}"
+                )
+            case "evaluated":
+                left = view.left(float(event["time"]))
+                more = f", about {duration(left)} left" if left else ""
+                return f"task {event['task'] + 1} learned: {accuracy_row(event, ENDLESS)}{more}"
+            case "notice":
+                return f"note: {event['text']}"
+    return None
