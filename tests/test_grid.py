@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from zofc.recipe import Recipe
+from zofc.data.source import SOURCES, Source, SourceOptions, open_source
+from zofc.recipe import Recipe, dump_recipe
 from zofc.studies.grid import KEPT, Cell, collect, run_grid
+from zofc.training.checkpoint import load_checkpoint
 from zofc.training.folder import RunFolder
 
 Make = Callable[..., Recipe]
@@ -41,6 +47,18 @@ def test_finished_cells_are_found_again_and_the_table_is_the_same(tiny_recipe: M
     assert len(list(tmp_path.glob("*/recipe.yaml"))) == 2
 
 
+def test_rows_of_a_result_file_are_kept_where_their_recipe_is_the_same(tiny_recipe: Make, tmp_path: Path) -> None:
+    out = tmp_path / "rows.json"
+    first = collect(cells(tiny_recipe, 1), tmp_path / "one", out, {}, tell=lambda text: None)
+    told: list[str] = []
+    both = collect(cells(tiny_recipe, 2, 1), tmp_path / "other", out, {}, tell=told.append)
+    assert both[1] == first[0] and both[0]["seed"] == 2 and json.loads(out.read_text())["rows"] == both
+    assert len(told) == 1 and len(list((tmp_path / "other").iterdir())) == 1
+    changed = [Cell({"row": "ZO-FC", "seed": 1}, tiny_recipe("zofc/base", "seed=1", "optimize.peft.lr=0.5"))]
+    (row,) = collect(changed, tmp_path / "other", out, {}, tell=lambda text: None)
+    assert row["run"] != first[0]["run"]
+
+
 def test_a_cell_that_fails_is_reported_and_the_others_run(tiny_recipe: Make, tmp_path: Path) -> None:
     good = cells(tiny_recipe, 1)
     bad = Cell({"row": "missing", "seed": 1}, tiny_recipe("zofc/base", "data.source=folder:nowhere"))
@@ -67,3 +85,62 @@ def test_how_many_threads_a_run_has_is_no_part_of_its_name(
     ((_, row),) = run_grid([Cell({"n": 1}, recipe)], tmp_path)
     ((_, same),) = run_grid([Cell({"n": 1}, tiny_recipe("zofc/base"))], tmp_path)
     assert row["run"] == same["run"]
+
+
+GRID = """
+import sys
+from pathlib import Path
+from zofc.recipe import load_recipe
+from zofc.studies.grid import Cell, collect
+
+if __name__ == "__main__":
+    recipe = load_recipe("recipe.yaml")
+    cells = [Cell({"seed": seed}, recipe.model_copy(update={"seed": seed})) for seed in range(4)]
+    collect(cells, Path("runs"), Path("rows.json"), {}, workers=2, tell=lambda text: None)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["asked to stop", "killed"])
+def test_workers_stop_with_the_process_that_began_them(tiny_recipe: Make, tmp_path: Path, number: int) -> None:
+    long = tiny_recipe("zofc/base", "optimize.peft.epochs=100000", "optimize.head.epochs=100000", "training.threads=1")
+    (tmp_path / "recipe.yaml").write_text(dump_recipe(long))
+    (tmp_path / "grid.py").write_text(GRID)
+    process = subprocess.Popen([sys.executable, "grid.py"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert waited(lambda: steps(tmp_path) == 2)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)  # the workers hold the other end: it returns when they are gone
+    assert process.returncode == (-number if number == signal.SIGKILL else 1), said
+    saved = [load_checkpoint(path.parent) for path in tmp_path.glob("runs/*/recipe.yaml")]
+    assert len(saved) == 2 and all(found is not None and found[0].task_steps > 0 for found in saved)
+
+
+def steps(folder: Path) -> int:
+    """How many runs have closed an epoch."""
+    return sum('"epoch"' in path.read_text() for path in folder.glob("runs/*/events.jsonl"))
+
+
+def waited(fact: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 120
+    while not fact() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return fact()
+
+
+def test_a_grid_reads_the_images_of_its_runs_once(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    real = SOURCES["glyphs"]
+
+    def counted(argument: str, options: SourceOptions) -> Source:
+        read.append(options.seed)
+        options.notice("as it was found")
+        return real(argument, options)
+
+    monkeypatch.setitem(SOURCES, "glyphs", counted)
+    wanted = [Cell({"row": name}, tiny_recipe(f"{name}/base", "seed=1")) for name in ("zofc", "simplecil")]
+    rows = [row for _, row in run_grid(wanted, tmp_path)]
+    assert read == [1]
+    for row in rows:
+        assert "as it was found" in (tmp_path / row["run"] / "events.jsonl").read_text()
+    assert open_source("glyphs", SourceOptions(seed=1, notice=lambda text: None)) is not None and read == [1, 1]

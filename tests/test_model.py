@@ -240,6 +240,14 @@ def test_weight_files_that_do_not_fit_are_refused_by_name(tiny_weights: Path, tm
         load_backbone(BackboneRecipe(name=str(tiny_weights), checksum="0" * 64))
 
 
+def test_a_weight_file_is_found_below_zofc_data(tiny_weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZOFC_DATA", str(tiny_weights.parent))
+    there = load_backbone(BackboneRecipe(name=tiny_weights.name))
+    assert there.checksum == load_backbone(BackboneRecipe(name=str(tiny_weights))).checksum
+    with pytest.raises(WeightsError, match=r"no weight file absent\.npz or .*absent\.npz"):
+        load_backbone(BackboneRecipe(name="absent.npz"))
+
+
 def test_published_npz_weights_are_read_and_pickles_in_them_are_not(tmp_path: Path) -> None:
     """The layout of the original ViT release, as written by its authors' code, on a small architecture."""
     name = "vit_tiny_patch16_224"

@@ -115,7 +115,9 @@ class Data(Strict):
 class Backbone(Strict):
     """The frozen vision transformer."""
 
-    name: str = Field("embedded", description="embedded, a timm ViT name, or a local .safetensors/.npz file")
+    name: str = Field(
+        "embedded", description="embedded, a timm ViT name, or a .safetensors/.npz file, also below $ZOFC_DATA"
+    )
     architecture: str | None = Field(None, description="timm name for a local file that does not describe itself")
     pretrained: bool = Field(True, description="false: random weights (tests, ablations)")
     checksum: str | None = Field(None, description="sha256 that a local weight file must have")

@@ -201,7 +201,41 @@ def open_source(spec: str, options: SourceOptions) -> Source:
     name, _, argument = spec.partition(":")
     if name not in SOURCES:
         raise DataError(f"data.source: unknown source '{name}'{nearest(name, SOURCES)}")
-    return SOURCES[name](argument, options)
+    if _remembered is None:
+        return SOURCES[name](argument, options)
+    key = (spec, replace(options, notice=print))
+    if key not in _remembered:
+        notices: list[str] = []
+        found = SOURCES[name](argument, replace(options, notice=notices.append))
+        while len(_remembered) > 1:
+            _remembered.pop(next(iter(_remembered)))
+        _remembered[key] = found, notices
+    found, notices = _remembered[key]
+    for text in notices:
+        options.notice(text)
+    return found
+
+
+_remembered: dict[tuple[str, SourceOptions], tuple[Source, list[str]]] | None = None
+
+
+def remember_sources() -> None:
+    """From now on the last two sources opened are kept: runs on the same images, one after the other, read them once.
+    What changes in their files meanwhile is not seen."""
+    global _remembered
+    _remembered = {}
+
+
+@contextmanager
+def remembered_sources() -> Iterator[None]:
+    """The same, inside a block."""
+    global _remembered
+    before = _remembered
+    remember_sources()
+    try:
+        yield
+    finally:
+        _remembered = before
 
 
 def refuse_argument(name: str, argument: str) -> None:

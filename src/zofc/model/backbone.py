@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -123,7 +124,7 @@ def load_backbone(
         with resources.as_file(resources.files("zofc.model") / "weights" / "embedded.safetensors") as path:
             found = _from_safetensors(path, recipe, name)
     elif is_file:
-        found = _from_file(Path(name).expanduser(), recipe)
+        found = _from_file(_find(Path(name).expanduser()), recipe)
     else:
         found = _from_timm(recipe, seed)
     found.vit.eval().requires_grad_(False)
@@ -149,9 +150,18 @@ def _from_timm(recipe: BackboneRecipe, seed: int) -> Backbone:
     return Backbone(walking.check_known(vit), recipe.name, checksum, tuple(config["mean"]), tuple(config["std"]))
 
 
+def _find(path: Path) -> Path:
+    """A weight file as given, in the working directory, or under $ZOFC_DATA."""
+    places = [path]
+    if os.environ.get("ZOFC_DATA"):
+        places.append(Path(os.environ["ZOFC_DATA"], path))  # an absolute path stays what it is
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise WeightsError(f"backbone.name: no weight file {' or '.join(map(str, dict.fromkeys(places)))}")
+    return found
+
+
 def _from_file(path: Path, recipe: BackboneRecipe) -> Backbone:
-    if not path.is_file():
-        raise WeightsError(f"backbone.name: no weight file {path}")
     if recipe.checksum and (found := _sha256(path)) != recipe.checksum.lower():
         raise WeightsError(f"backbone.checksum: {path} has sha256 {found}, the recipe expects {recipe.checksum}")
     return _from_npz(path, recipe) if path.suffix == ".npz" else _from_safetensors(path, recipe, str(path))

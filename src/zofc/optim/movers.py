@@ -59,7 +59,7 @@ class Mover:
         }
 
     def load_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take up the state where the parameters are; only the count of steps stays with the host, as torch keeps it."""
+        """Take up the state where the parameters are; torch keeps only the count of steps on the host."""
         for name, value in self.parameters.items():
             if name in state:
                 self.optimizer.state[value] = {
