@@ -38,7 +38,7 @@ NAMES = {
     "ease": "EASE", "inflora": "InfLoRA",
 }  # fmt: skip
 LABELS = ("method", "placement", "variant", "readout")
-SHOWN = ("all_classes", "final_average", "last_task", "forgetting")
+SHOWN = ("all_classes", "average_incremental", "forgetting")
 Factors = Mapping[tuple[str, str], Sequence[float]]  # by method and placement
 
 
@@ -103,7 +103,8 @@ def best_factors(rows: Sequence[Mapping[str, Any]]) -> Factors:
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Mean ± standard deviation over seeds, as Markdown, in the order of the grid."""
     lines = [
-        "| method | placement | all classes % | final average % | last task % | forgetting | memory of a step | time |",
+        "| method | placement | all classes % | average over time % | last task % | forgetting | memory of a step "
+        "| time |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for method in NAMES:
@@ -119,10 +120,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             placement, variant, readout = kind
             shown = {"none": "–", "hybrid": "ZO, FO classifier"}.get(placement, placement)
             shown += ", as released" * (variant == "zofc") + ", ridge readout" * (readout == "ridge")
-            cells = [
-                _spread([row[key] for row in mine])
-                for key in ("all_classes", "final_average", "last_task", "forgetting")
-            ]
+            shown_metrics = ("all_classes", "average_incremental", "last_task", "forgetting")
+            cells = [_spread([row[key] for row in mine]) for key in shown_metrics]
             trained = bool(mine[0]["steps"])
             memory = f"{statistics.mean(row['peak_memory'] for row in mine) / 2**20:.0f} MiB" if trained else "–"
             seconds = f"{statistics.mean(row['seconds']['train'] for row in mine):.0f} s" if trained else "–"
