@@ -12,7 +12,8 @@ import torch
 from timm.models.vision_transformer import vit_base_patch16_224
 from torch import Tensor
 
-from zofc.analysis.cost import Cost, Phase, cost, multiply_adds, process_memory
+from zofc.analysis.cost import Cost, Phase, cost, process_memory
+from zofc.analysis.flops import multiply_adds
 from zofc.errors import RecipeError
 from zofc.model.backbone import Backbone
 from zofc.optim import kernels
@@ -58,11 +59,13 @@ def forwards_of_an_image(backbone: Backbone) -> int:
     return backbone.depth * (12 * n * d**2 + 2 * n**2 * d) + patches * 3 * 8**2 * d
 
 
-def test_counting_leaves_kernels_as_they_were() -> None:
-    before = kernels._fused
+def test_counting_takes_no_kernel_and_leaves_them_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "triton", object())
+    monkeypatch.setattr(kernels, "INTERPRETED", True)
+    x, taken = torch.zeros(1), []
     with pytest.raises(ZeroDivisionError):
-        multiply_adds(lambda: 1 // 0)
-    assert kernels._fused is before
+        multiply_adds(lambda: (taken.append(kernels._fused(x)), 1 // 0))
+    assert taken == [False] and kernels._fused(x)
 
 
 def test_a_step_is_below_2q_plus_1_forwards_by_exactly_what_is_computed_once(tiny_recipe: Make, tiny: Backbone) -> None:
