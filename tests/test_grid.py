@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from zofc.analysis.cost import Cost
 from zofc.recipe import Recipe
-from zofc.studies.grid import KEPT, Cell, collect, run_grid
+from zofc.studies import work
+from zofc.studies.grid import Cell, collect, run_grid
+from zofc.studies.work import KEPT, MeasureCost
 from zofc.training.folder import RunFolder
 
 Make = Callable[..., Recipe]
@@ -67,3 +70,19 @@ def test_how_many_threads_a_run_has_is_no_part_of_its_name(
     ((_, row),) = run_grid([Cell({"n": 1}, recipe)], tmp_path)
     ((_, same),) = run_grid([Cell({"n": 1}, tiny_recipe("zofc/base"))], tmp_path)
     assert row["run"] == same["run"]
+
+
+def test_a_clock_is_read_with_nothing_beside_it(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, after all others, whatever the number of workers; and threads are as the recipe has them."""
+    timed = Cell({"row": "timed"}, tiny_recipe("zofc/base"), MeasureCost(1))
+    real, seen = work.cost, []
+
+    def cost(recipe: Recipe, steps: int, task: int) -> Cost:
+        seen.append(recipe)
+        return real(recipe, steps, task)
+
+    monkeypatch.setattr(work, "cost", cost)
+    order = [cell for cell, _ in run_grid([timed, *cells(tiny_recipe, 1)], tmp_path, workers=2)]
+    assert order[-1] is timed and seen == [timed.recipe]
