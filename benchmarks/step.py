@@ -18,6 +18,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -199,9 +200,7 @@ class Bench:
         images, labels = (self.images, self.labels) if way.stream else self.on_device()
         if way.stream and self.device.type == "cuda":
             images, labels = images.pin_memory(), labels.pin_memory()
-        fused = kernels._fused
-        kernels._fused = fused if way.fused else lambda *tensors: False  # type: ignore[assignment]
-        try:
+        with nullcontext() if way.fused else kernels.plain():
             middle, spread, peak = self.time(lambda number: place.step(images, labels, 0, number))
             if self.device.type != "cuda":
                 with measure(self.device, [*method.backbone.vit.parameters(), *method.parameters()]) as seen:
@@ -212,10 +211,8 @@ class Bench:
                 row.details["reserved_bytes"] = torch.cuda.max_memory_reserved()  # with what the allocator keeps
             if way.estimator is not None and not self.options.no_reference:
                 row.correlation = self.correlation(way)
-            if not self.options.no_flops:
-                row.forwards = self.forwards(way, place)
-        finally:
-            kernels._fused = fused
+        if not self.options.no_flops:
+            row.forwards = self.forwards(place)
         return row
 
     def correlation(self, way: Way) -> float:
@@ -240,12 +237,11 @@ class Bench:
             found.append(coefficients(method, labels, query, seen)[0].flatten().cpu())
         return torch.cat(found)
 
-    def forwards(self, way: Way, place: Placement) -> float:
+    def forwards(self, place: Placement) -> float:
         """Matrix operations of a step, counted as torch executes them, in plain forwards of the batch."""
-        kernels._fused = lambda *tensors: False  # type: ignore[assignment]  # the counter does not see into kernels
         place.recorder.enabled = False
         images, labels = self.on_device()
-        with FlopCounterMode(display=False) as step:
+        with kernels.plain(), FlopCounterMode(display=False) as step:  # the counter does not see into kernels
             place.step(images, labels, 0, 0)
         with torch.no_grad(), FlopCounterMode(display=False) as plain:
             backbone = place.method.backbone  # type: ignore[attr-defined]

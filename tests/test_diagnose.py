@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from zofc.analysis import SetDiagnosis, diagnose
+from zofc.analysis.begun import begun, run_batches
 from zofc.analysis.diagnose import Examination, gradient, in_float64
 from zofc.errors import RecipeError
 from zofc.methods import Method
@@ -93,9 +94,9 @@ def test_a_step_is_as_long_as_clip_and_rate_make_it(tiny_recipe: Make) -> None:
 def test_both_exact_ways_agree(tiny_recipe: Make) -> None:
     """The derivative along Δ by dual numbers is the gradient of a backward pass times Δ."""
     recipe = tiny_recipe("zofc/base")
-    training, _ = module._begun(recipe, 2, torch.device("cpu"), print)
+    training, _ = begun(recipe, 2, torch.device("cpu"), print)
     examination = Examination(training, "peft", in_float64(training.model.method), (4,))
-    _, images, labels = next(module._batches(training))
+    _, images, labels = next(run_batches(training))
     examination.look(images, labels, 0)
     slope, _ = gradient(examination.exact, examination.space, images, labels, Pace(3))
     vectors = replace(training.placement.query("peft", 0, len(images))).vectors.double()

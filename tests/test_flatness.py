@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -316,6 +317,22 @@ def test_a_kept_run_is_measured_after_each_task(kept: RunFolder) -> None:
     assert old.loss == pytest.approx(with_head[0].last.loss + with_head[0].forgetting.whole)
     text = json.dumps(found.as_json(), allow_nan=False)
     assert "within_bound" in text and "first_share" in text
+
+
+def test_what_is_not_asked_for_is_not_measured_and_the_score_is_the_same(kept: RunFolder) -> None:
+    run, few = KeptRun(kept.path), replace(QUICK, directions=0, probes=0, products=0)
+    for name, entries in measure(run, few, []).by_set.items():
+        for entry, whole in zip(entries, measure(run, QUICK, []).by_set[name], strict=True):
+            assert (entry.last, entry.old) == (whole.last, whole.old)
+            assert (entry.random, entry.spectrum, entry.trace, entry.smoothed, entry.forgetting) == (
+                (),
+                None,
+                None,
+                (),
+                None,
+            )
+    with pytest.raises(RunError, match="probes: expected 0 or more, got -1"):
+        replace(QUICK, probes=-1)
 
 
 def test_the_first_order_run_of_a_head_alone_is_measured_over_it(tiny_recipe: Make, tmp_path: Path) -> None:

@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from zofc.analysis.cost import Cost
 from zofc.data.source import SOURCES, Source, SourceOptions, open_source
 from zofc.recipe import Recipe, dump_recipe
-from zofc.studies.grid import KEPT, Cell, collect, run_grid
+from zofc.studies import work
+from zofc.studies.grid import Cell, collect, run_grid
+from zofc.studies.work import KEPT, MeasureCost
 from zofc.training.checkpoint import load_checkpoint
 from zofc.training.folder import RunFolder
 
@@ -144,3 +147,19 @@ def test_a_grid_reads_the_images_of_its_runs_once(
     for row in rows:
         assert "as it was found" in (tmp_path / row["run"] / "events.jsonl").read_text()
     assert open_source("glyphs", SourceOptions(seed=1, notice=lambda text: None)) is not None and read == [1, 1]
+
+
+def test_a_clock_is_read_with_nothing_beside_it(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, after all others, whatever the number of workers; and threads are as the recipe has them."""
+    timed = Cell({"row": "timed"}, tiny_recipe("zofc/base"), MeasureCost(1))
+    real, seen = work.cost, []
+
+    def cost(recipe: Recipe, steps: int, task: int) -> Cost:
+        seen.append(recipe)
+        return real(recipe, steps, task)
+
+    monkeypatch.setattr(work, "cost", cost)
+    order = [cell for cell, _ in run_grid([timed, *cells(tiny_recipe, 1)], tmp_path, workers=2)]
+    assert order[-1] is timed and seen == [timed.recipe]

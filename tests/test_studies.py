@@ -5,19 +5,26 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from zofc import paper
+from zofc.analysis.cost import cost
 from zofc.cli import app
 from zofc.errors import RecipeError
 from zofc.recipe import load_recipe, recipe_names
 from zofc.report.tables import Grid
-from zofc.studies import figures, reproduce, tables
-from zofc.studies.catalogue import DATASETS, STUDIES, changed, get_study
+from zofc.studies import figures, reproduce, tables, work
+from zofc.studies.catalogue import DATASETS, STUDIES, Study, changed, get_study
 from zofc.studies.scale import SCALES, get_scale
+from zofc.training.checkpoint import kept_tasks
+from zofc.training.folder import RunFolder
 from zofc.training.resolve import check_recipe
 
 PAPER = get_scale("paper")
@@ -31,6 +38,28 @@ def plan(tmp_path: Path, tiny_weights: Path, *names: str, seeds: tuple[int, ...]
     )  # fmt: skip
     studies = tuple(get_study(name) for name in names)
     return reproduce.Plan(studies, get_scale("tiny"), seeds, ("cifar100",), least, tmp_path / "runs")
+
+
+def of(study: Study, *titles: str) -> Study:
+    """A study with some of its lines."""
+    return replace(study, lines=tuple(line for line in study.lines if line.title in titles))
+
+
+def done(plan: reproduce.Plan, out: Path) -> dict[str, Grid]:
+    return reproduce.run(plan, out, 1, lambda text: None)
+
+
+def stopping(monkeypatch: pytest.MonkeyPatch, name: str, at: int) -> None:
+    """Stop the process, as Ctrl-C does, when `work` calls this for the given time."""
+    real: Callable[..., Any] = getattr(work, name)
+    calls = count(1)
+
+    def call(*args: Any) -> Any:
+        if next(calls) == at:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(work, name, call)
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
@@ -165,3 +194,236 @@ def test_what_cannot_be_estimated_is_said() -> None:
             "backbone.name=embedded"])  # fmt: skip
     seconds, unknown = reproduce.estimate(cells)
     assert seconds == 0 and len(unknown) == 2 and "nowhere" in unknown[0]
+
+
+# -- what a step costs -----------------------------------------------------------------------------------------------
+
+
+def costs(tmp_path: Path, tiny_weights: Path) -> reproduce.Plan:
+    """Time and operations of first order, and of ZO-FC with one query."""
+    few = of(get_study("runtime"), "FO", "ZO-FC, q = 1"), of(get_study("flops"), "FO", "ZO-FC early, q = 1",
+                                                           "ZO-FC late, q = 1")  # fmt: skip
+    return replace(plan(tmp_path, tiny_weights), studies=few)
+
+
+def test_every_printed_number_of_the_cost_tables_has_a_line_and_a_phase_beside_it() -> None:
+    for name, table in (("runtime", "runtime"), ("flops", "flops")):
+        study = get_study(name)
+        assert [line.printed for line in study.lines] == list(paper.tables()[table]["rows"])
+        for line in study.lines:
+            printed = paper.printed(table, line.printed or "", "batch48")
+            assert study.printed(line, "cifar100-inc5") == printed
+            assert set(printed) <= set(tables.MEASURES[study.shows])
+            plans = load_recipe(f"{line.family}/cifar100-inc5", line.changes).optimize.values()
+            queries = {plan.queries for plan in plans if plan.order == "zeroth"}
+            assert queries == ({int(line.title[-1])} if "q =" in line.title else set())
+
+
+def test_the_operations_are_those_that_cost_counts_and_its_formula_s(tmp_path: Path, tiny_weights: Path) -> None:
+    chosen = costs(tmp_path, tiny_weights)
+    grid = done(chosen, tmp_path / "out")["flops"]
+    table = {name: cells for name, *cells in grid.rows}
+    assert list(table) == [f"{line}: {way}" for line in ("FO", "ZO-FC early, q = 1", "ZO-FC late, q = 1")
+                           for way in ("executed", "formula")]  # fmt: skip
+    first, hybrid, _ = chosen.cells(chosen.studies[1])
+    (base,), both = cost(first.recipe, 1).phases, cost(hybrid.recipe, 1)
+    assert base.formula is not None
+    forward = both.batch_size * both.forward.backbone
+    for line, phase in zip(("ZO-FC early, q = 1", "ZO-FC late, q = 1"), both.phases, strict=True):
+        formula, spent = phase.formula, phase.executed
+        assert formula is not None
+        assert table[f"{line}: executed"] == [
+            f"{(spent.total - spent.update) / forward:.4g}", f"{spent.total - spent.update:.4g}", f"{spent.update:.4g}",
+            f"{spent.total:.4g}", f"{spent.total / base.executed.total:.4g}",
+        ]  # fmt: skip
+        ours = [formula.forwards, formula.total - formula.backward, formula.backward, formula.total,
+                formula.total / base.formula.total]  # fmt: skip
+        assert [cell.partition(" [")[0] for cell in table[f"{line}: formula"]] == [f"{value:.4g}" for value in ours]
+        for part in phase.differences:
+            assert any(part.why[1:] in note and line in note for note in grid.notes)
+    assert table["FO: formula"][3].endswith(" [2.545e+12]") and table["FO: executed"][4] == "1"
+    for said in ("FLOP, is one multiply–add", "A batch has 8 images", "Changed in every recipe: backbone.name="):
+        assert any(said in note for note in grid.notes)
+
+
+def test_a_timing_once_measured_is_kept_and_shared_by_both_tables(
+    tmp_path: Path, tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = costs(tmp_path, tiny_weights)
+    assert len(chosen.distinct()) == 2 and chosen.standing() == "2 measurements, 0 finished"
+    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+        stopping(stopped, "cost", at=2)
+        done(chosen, tmp_path / "stopped")
+    assert chosen.standing() == "2 measurements, 1 finished"
+    (kept,) = chosen.runs.glob("*.cost.json")
+    before = kept.read_bytes()
+    first = done(chosen, tmp_path / "out")
+    monkeypatch.delattr(work, "cost")  # nothing is measured again
+    assert kept.read_bytes() == before and done(chosen, tmp_path / "again") == first
+    for name in ("runtime", "flops"):
+        for form in ("md", "csv", "tex"):
+            one, other = (tmp_path / place / name / f"table.{form}" for place in ("out", "again"))
+            assert one.read_bytes() == other.read_bytes()
+    rows = json.loads((tmp_path / "out" / "runtime" / "rows.json").read_text())["rows"]
+    phase = rows[1]["cost"]["phases"][0]
+    assert phase["groups"] == ["head", "peft"] and not list(chosen.runs.glob("*/recipe.yaml"))
+    shown = f"{phase['peak'] / 2**30:.3f} [0.7]", f"{phase['epoch_seconds']:.3f} [22.15]"
+    assert first["runtime"].rows[1] == ("ZO-FC, q = 1", *shown)
+    assert any("batches of 8, 1 steps an epoch" in note for note in first["runtime"].notes)
+
+
+def test_how_a_step_is_executed_is_part_of_what_it_costs_and_what_is_kept_is_not(tiny_weights: Path) -> None:
+    (cell, *_) = costs(Path(), tiny_weights).cells(get_study("runtime"))
+    name = cell.name(Path())
+    assert changed(cell.recipe, ["training.threads=1"]) != cell.recipe
+    for other, same in (("training.threads=1", False), ("training.recompute=true", False), ("seed=2", False),
+                        ("training.keep_tasks=true", True), ("training.checkpoint_minutes=1", True)):  # fmt: skip
+        assert (replace(cell, recipe=changed(cell.recipe, [other])).name(Path()) == name) is same
+    assert replace(cell, work=work.MeasureCost(7)).name(Path()) != name
+
+
+def test_a_cost_that_cannot_be_measured_is_reported_and_the_others_are(tmp_path: Path, tiny_weights: Path) -> None:
+    chosen = costs(tmp_path, tiny_weights)
+    first, *others = chosen.studies[0].lines
+    broken = replace(first, changes=("training.memory=1kB",))
+    grid = done(replace(chosen, studies=(replace(chosen.studies[0], lines=(broken, *others)),)), tmp_path / "out")
+    assert [row[0] for row in grid["runtime"].rows] == ["FO", "ZO-FC, q = 1"]
+    assert grid["runtime"].rows[0][1] == "— [4.35]" and grid["runtime"].rows[1][1] != "— [0.7]"
+    (warning,) = grid["runtime"].warnings
+    assert warning.startswith("FO, cifar100-inc5, seed 1 failed:") and "training.memory" in warning
+
+
+# -- flatness --------------------------------------------------------------------------------------------------------
+
+
+def curves(tmp_path: Path, tiny_weights: Path, *seeds: int) -> reproduce.Plan:
+    """First order and ZO-FC, over three tasks."""
+    chosen = plan(tmp_path, tiny_weights, seeds=seeds or (1,))
+    few = of(get_study("flatness-curves"), "Adapter + classifier, FO", "ZO-FC")
+    return replace(chosen, studies=(few,), changes=(*chosen.changes, "data.classes=6"))
+
+
+def test_flatness_curves_that_were_stopped_give_the_same_table_and_have_named_axes(
+    tmp_path: Path, tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = curves(tmp_path / "a", tiny_weights, 1, 2)
+    assert whole.standing() == "4 runs, 0 finished; 4 measurements, 0 finished"
+    grid = done(whole, tmp_path / "out")["flatness-curves"]
+    part = curves(tmp_path / "b", tiny_weights, 1, 2)
+    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+        stopping(stopped, "measure", at=3)
+        done(part, tmp_path / "later")
+    assert part.standing() == "4 runs, 4 finished; 4 measurements, 2 finished"
+    assert done(part, tmp_path / "later") == {"flatness-curves": grid}
+    for form in ("md", "csv", "tex"):
+        one, other = (tmp_path / place / "flatness-curves" / f"table.{form}" for place in ("out", "later"))
+        assert one.read_bytes() == other.read_bytes()
+
+    row = json.loads((tmp_path / "out" / "flatness-curves" / "rows.json").read_text())["rows"][0]
+    measured = RunFolder(whole.runs / row["run"]).read_json("flatness.json")
+    for over in ("peft", "peft+head"):
+        entries = measured["by_set"][over][1:]  # after the first task there are no old ones
+        assert row["flatness"][over] == [[entry["task"], entry["old"]["score"]] for entry in entries]
+        assert [entry["task"] for entry in entries] == [2, 3]
+    assert measured["settings"]["rho"] == 0.005 and measured["settings"]["images"] == 2
+    assert [name for name, *_ in grid.rows] == ["Adapter + classifier, FO", "ZO-FC"]
+    assert all(" ± " in cell for _, *cells in grid.rows for cell in cells)
+    for over, words in (("peft", "over the adapter alone"), ("peft-head", "over adapter and head")):
+        for form in figures.FORMATS:
+            assert (tmp_path / "out" / "flatness-curves" / f"cifar100-inc5-{over}.{form}").stat().st_size > 5000
+        page = (tmp_path / "out" / "flatness-curves" / f"cifar100-inc5-{over}.html").read_text()
+        assert "tasks learned" in page and "at \\u03c1 = 0.005 (1 \\u002f distance)" in page
+        assert words in page.replace("\\u003cbr\\u003e", " ")
+
+
+def test_other_studies_share_the_runs_that_keep_their_tasks(tmp_path: Path, tiny_weights: Path) -> None:
+    both = plan(tmp_path, tiny_weights, "placement-ablation", "flatness-curves")
+    runs = {name: cell for name, cell in both.distinct().items() if cell.work == work.TRAIN}
+    assert len(runs) == 4  # ZO-FC is in both
+    keeps = {cell.labels["line"]: cell.recipe.training.keep_tasks for cell in runs.values()}
+    assert keeps == {"ZO-FC": True, "Adapter + classifier, FO": True, "Adapter + classifier, ZO": True,
+                     "FO adapter + ZO Cls.": False}  # fmt: skip
+
+
+def test_a_run_that_did_not_keep_its_tasks_is_trained_again_beside_itself(tmp_path: Path, tiny_weights: Path) -> None:
+    chosen = curves(tmp_path, tiny_weights)
+    line = of(chosen.studies[0], "ZO-FC")
+    plain = replace(get_study("placement-ablation"), lines=(replace(line.lines[0], changes=(), printed="zofc"),))
+    done(replace(chosen, studies=(plain,)), tmp_path / "plain")
+    (before,) = chosen.runs.iterdir()
+    both = replace(chosen, studies=(plain, line))
+    assert both.standing() == "2 runs, 1 finished; 1 measurement, 0 finished"
+    done(both, tmp_path / "out")
+    assert not kept_tasks(before) and not (before / "flatness.json").exists()
+    again = chosen.runs / "kept" / before.name
+    assert list(kept_tasks(again)) == [1, 2, 3] and (again / "flatness.json").is_file()
+    assert (again / "matrix.json").read_bytes() == (before / "matrix.json").read_bytes()
+    assert not both.open()
+
+
+def test_what_was_measured_otherwise_is_measured_again_and_what_goes_beyond_it_serves(
+    tmp_path: Path, tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = replace(curves(tmp_path, tiny_weights), studies=(of(get_study("flatness-curves"), "ZO-FC"),))
+    grid = done(chosen, tmp_path / "out")
+    (path,) = chosen.runs.glob("*/flatness.json")
+    found = json.loads(path.read_text())
+    path.write_text(json.dumps({**found, "settings": {**found["settings"], "products": 30, "batch": 4}}))
+    assert not chosen.open()
+    path.write_text(json.dumps({**found, "settings": {**found["settings"], "rho": 0.1}}))
+    assert len(chosen.open()) == 1 and done(chosen, tmp_path / "again") == grid
+    assert json.loads(path.read_text()) == found
+
+
+def test_flatness_of_a_run_that_fails_fails_with_it_and_nothing_is_run_twice(
+    tmp_path: Path, tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = curves(tmp_path, tiny_weights)
+    few = tuple(replace(line, changes=(*line.changes, "training.memory=1kB")) if line.title != "ZO-FC" else line
+                for line in chosen.studies[0].lines)  # fmt: skip
+    started: list[str] = []
+    real = work.start_run
+
+    def start_run(recipe: Any, runs: Path) -> RunFolder:
+        started.append(recipe.name)
+        return real(recipe, runs)
+
+    monkeypatch.setattr(work, "start_run", start_run)
+    told: list[str] = []
+    some = replace(chosen, studies=(replace(chosen.studies[0], lines=few),))
+    grid = reproduce.run(some, tmp_path / "out", 1, told.append)["flatness-curves"]
+    assert started == ["adapter-fo/cifar100-inc5", "zofc/cifar100-inc5", "zofc/cifar100-inc5"]
+    assert [row[0] for row in grid.rows] == ["ZO-FC"] and len(told) == 4 and sum("failed" in line for line in told) == 2
+    assert len(grid.warnings) == 1 and "training.memory" in grid.warnings[0]
+
+
+def test_nothing_in_a_picture_lies_over_anything_else() -> None:
+    rows = [{"line": title, "seed": seed, "flatness": {"peft": [(2, 0.1 * seed), (3, 0.2)]}}
+            for title in ("Adapter + classifier, FO", "ZO-FC") for seed in (1, 2)]  # fmt: skip
+    title = "Flatness of the old tasks' loss, first and zeroth order, over the adapter alone (imagenet-r-inc5, paper)"
+    drawing = figures.flatness(title, rows, "peft", 0.005)
+    assert drawing.series[0] == figures.Series("Adapter + classifier, FO", (2, 3), (pytest.approx(0.15), 0.2),
+                                               (pytest.approx(0.1 / 2**0.5), 0.0))  # fmt: skip
+    picture = figures.picture(drawing)
+    picture.draw_without_rendering()
+    (axes,), (legend,) = picture.axes, picture.legends
+    texts = [axes.title, axes.xaxis.label, axes.yaxis.label, legend]
+    boxes = [text.get_window_extent() for text in texts]
+    for number, box in enumerate(boxes):
+        assert picture.bbox.containsx(box.x0) and picture.bbox.containsx(box.x1)
+        assert picture.bbox.containsy(box.y0) and picture.bbox.containsy(box.y1)
+        assert not any(box.overlaps(other) for other in boxes[number + 1 :])
+    assert axes.get_xlabel() == "tasks learned" and axes.get_ylabel().startswith(
+        "Φ of the old tasks' loss at ρ = 0.005"
+    )
+
+
+@pytest.mark.parametrize("name", ["runtime", "flops", "flatness-curves"])
+def test_the_plan_of_measurements_is_shown_with_its_time(tmp_path: Path, tiny_weights: Path, name: str) -> None:
+    words = ["reproduce", name, "--scale", "tiny", "--dataset", "cifar100", "--runs", str(tmp_path), "--dry-run",
+             *plan(tmp_path, tiny_weights).changes]  # fmt: skip
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0, shown.output
+    counts = "3 runs, 0 finished; 3 measurements, 0 finished" if "flat" in name else "5 measurements, 0 finished"
+    assert counts in shown.output and "about" in shown.output and "not estimated" not in shown.output
+    assert not list(tmp_path.iterdir())

@@ -541,8 +541,9 @@ def reproduce(
     output: Annotated[Path, typer.Option(help="where tables and figures are written")] = Path("studies"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show the plan and how long it will take")] = False,
 ) -> None:
-    """Run a table or figure of the paper: every run of it, then the table, ours beside the paper's. Finished runs are
-    not run again, so it can be stopped and started at any moment."""
+    """Run a table or figure of the paper: its runs and measurements, then the table, ours beside the paper's. What is
+    finished is not done again, so it can be stopped and started at any moment. Times are measured with nothing beside
+    them, however many workers there are."""
     from zofc.report.tables import duration
     from zofc.studies import reproduce as studies
     from zofc.studies.catalogue import DATASETS, STUDIES, get_study
@@ -555,9 +556,9 @@ def reproduce(
             raise RecipeError(f"--dataset: unknown data set '{name}'{nearest(name, DATASETS)}")
     numbers = tuple(range(1993, 1993 + seeds))
     plan = studies.Plan(chosen, get_scale(scale), numbers, wanted, tuple(changes or ()), runs)
-    everything, left = plan.distinct(), plan.open()
-    out.print(f"{len(everything)} runs, {len(everything) - len(left)} finished; scale {scale}: {plan.scale.says}")
+    out.print(f"{plan.standing()}; scale {scale}: {plan.scale.says}")
     if dry_run:
+        left = plan.open()
         seconds, unknown = studies.estimate(list(left.values()))
         for name in left:
             out.print(f"  {name}")

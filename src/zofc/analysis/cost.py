@@ -1,11 +1,4 @@
-"""What a recipe costs, measured on its model and one of its batches: bytes, seconds, and the multiply–adds that torch
-executes, beside the formulas of the paper's appendix H.
-
-The formulas: an image's forward is F = F_backbone + L_a N · 4Dr + F_cls with F_cls = 5CD + 3D + C; a step on B images
-is 3BF in first order, (2q + 1)BF in zeroth order, and (2q + 2)BF + 2B F_cls with a first-order classifier. F_backbone
-is counted, as there. What an executed step has less or more than its formula is split into terms, each with its reason,
-that add up to the difference exactly.
-"""
+"""What a recipe costs, measured on its model and one of its batches: bytes, seconds, multiply–adds (`flops`)."""
 
 from __future__ import annotations
 
@@ -13,10 +6,9 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -24,25 +16,29 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
-from zofc.analysis.diagnose import Tell, _batches, _begun, _lent
+from zofc.analysis.begun import Tell, begun, lent, run_batches
+from zofc.analysis.flops import (
+    Difference,
+    Executed,
+    Formula,
+    Forward,
+    conventions,
+    count_forward,
+    count_step,
+    differences,
+    head_term,
+    paper_formula,
+)
 from zofc.errors import RecipeError
-from zofc.model.adapter import Adapter
-from zofc.optim import kernels
-from zofc.optim.estimators import get_estimator
 from zofc.optim.graphs import PLAIN_RUNS
 from zofc.optim.placement import Placement
-from zofc.recipe import Group, Recipe
-from zofc.training.continual import Continual
+from zofc.recipe import Recipe
 from zofc.training.device import pick_device
 from zofc.training.memory import Peak, measure, resident
 from zofc.training.planner import plan_memory
 from zofc.training.resolve import check_recipe
 from zofc.training.task import TaskTraining
-
-PAPER_FORWARD = 1.768e10  # of an image through ViT-B/16, by fvcore with handlers of the paper's own
 
 
 @dataclass(frozen=True)
@@ -65,38 +61,6 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Executed:
-    """Multiply–adds of one step, by what they are for."""
-
-    once: int  # what no moving parameter touches
-    features: int  # from there to the features, at every point
-    classifier: int  # loss and accuracy
-    update: int  # the rest: backward passes, and the sum of the directions
-
-    @property
-    def total(self) -> int:
-        return self.once + self.features + self.classifier + self.update
-
-
-@dataclass(frozen=True)
-class Formula:
-    """Appendix H for one step."""
-
-    text: str
-    forwards: int
-    total: int
-    backward: int  # part of the total
-
-
-@dataclass(frozen=True)
-class Difference:
-    """What the formula has more than was executed (less, if negative), and why."""
-
-    multiply_adds: int
-    why: str
-
-
-@dataclass(frozen=True)
 class Phase:
     """Epochs in which the same groups move."""
 
@@ -109,15 +73,6 @@ class Phase:
     forwards: float  # executed, in plain forwards of the batch
     formula: Formula | None  # None: the paper has none for these groups
     differences: tuple[Difference, ...]
-
-
-@dataclass(frozen=True)
-class Forward:
-    """Multiply–adds of one image."""
-
-    backbone: int  # the plain ViT, every token to the end
-    evaluation: int  # as executed when the method answers
-    formula: int  # F
 
 
 @dataclass(frozen=True)
@@ -157,31 +112,9 @@ def cost(recipe: Recipe, steps: int = 5, task: int = 1, tell: Tell = lambda text
         raise RecipeError("a cost needs one timed step at least")
     check_recipe(recipe)
     device = pick_device(recipe.training.device)
-    with _lent(device, recipe.training):
-        training, notices = _begun(recipe, task, device, tell)
+    with lent(device, recipe.training):
+        training, notices = begun(recipe, task, device, tell)
         return _measured(training, notices, steps, task, tell)
-
-
-def multiply_adds(work: Callable[[], Any]) -> int:
-    """Of the matrix products and convolutions that `work` executes, attention's included."""
-    with _countable(), FlopCounterMode(display=False) as counter:
-        work()
-    return int(counter.get_total_flops()) // 2
-
-
-@contextmanager
-def _countable() -> Iterator[None]:
-    """Nothing in one piece that torch's counter does not look into: neither attention nor kernels of our own."""
-    fused = kernels._fused
-    kernels._fused = lambda *tensors: False
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        kernels._fused = fused
-
-
-# -- measuring -------------------------------------------------------------------------------------------------------
 
 
 def _measured(training: TaskTraining, notices: list[str], steps: int, task: int, tell: Tell) -> Cost:
@@ -207,7 +140,7 @@ def _measured(training: TaskTraining, notices: list[str], steps: int, task: int,
     evaluation = _median(partial(model.scores, shown), steps, device) / len(shown)
 
     tell("counting")
-    forward = Forward(*_forwards(model, placement, shown[:1]))
+    forward = count_forward(model, placement, shown[:1])
     sizes = placement.sizes
     return Cost(
         recipe=model.recipe.name,
@@ -230,8 +163,28 @@ def _measured(training: TaskTraining, notices: list[str], steps: int, task: int,
             _phase(training, images, labels, groups, epochs, seconds, peak.bytes, forward)
             for (groups, epochs), (seconds, peak) in zip(phases.items(), timed, strict=True)
         ),
-        conventions=_conventions(model, forward),
+        conventions=conventions(model, forward),
         notices=tuple(notices),
+    )
+
+
+def _phase(
+    training: TaskTraining, images: Tensor, labels: Tensor, groups: tuple[str, ...], epochs: list[int],
+    seconds: float, peak: int, forward: Forward,
+) -> Phase:  # fmt: skip
+    model, batch = training.model, len(images)
+    executed = count_step(training, images, labels, epochs[0])
+    formula = paper_formula(training.placement, groups, batch, forward.formula, head_term(model))
+    return Phase(
+        groups=groups,
+        epochs=len(epochs),
+        step_seconds=seconds,
+        epoch_seconds=seconds * training.steps_per_epoch,
+        peak=peak,
+        executed=executed,
+        forwards=executed.total / (batch * forward.backbone),
+        formula=formula,
+        differences=() if formula is None else differences(training, groups, images, executed, formula, forward),
     )
 
 
@@ -248,7 +201,7 @@ def phases_of(placement: Placement) -> dict[tuple[str, ...], list[int]]:
 def _first_batch(training: TaskTraining, steps: int) -> tuple[float, tuple[Tensor, Tensor]]:
     """Median seconds to make a batch, the first (which opens files and starts workers) apart, and the first."""
     times, first, clock = [], None, time.perf_counter()
-    for _, images, labels in islice(_batches(training), 1 + steps):
+    for _, images, labels in islice(run_batches(training), 1 + steps):
         _wait(training.model.device)
         times.append(time.perf_counter() - clock)
         first = first or (images, labels)
@@ -316,200 +269,3 @@ def _forget_peak() -> None:
     """Linux counts the most anew from here; elsewhere it stays that of the whole process."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-
-
-# -- counting --------------------------------------------------------------------------------------------------------
-
-
-def _forwards(model: Continual, placement: Placement, image: Tensor) -> tuple[int, int, int]:
-    backbone = model.backbone
-    with torch.no_grad():
-        plain = multiply_adds(lambda: backbone.vit(image.to(backbone.dtype)))
-    return plain, multiply_adds(lambda: model.scores(image)), plain + adapter_term(model, placement) + head_term(model)
-
-
-def adapter_term(model: Continual, placement: Placement) -> int:
-    """L_a N · 4Dr of the adapters that move; other modules have no term in the paper."""
-    moving = {id(value) for group in placement.groups.values() for value in group.values()}
-    adapters = [
-        block
-        for module in model.method.modules()
-        if isinstance(module, Adapter)
-        for block in module.blocks.values()
-        if any(id(value) in moving for value in block.parameters())
-    ]
-    return sum(4 * model.backbone.tokens * block.get_parameter("up_weight").numel() for block in adapters)
-
-
-def head_term(model: Continual) -> int:
-    """F_cls: 5CD + 3D + C of a cosine classifier; of a linear one, what remains without its norms."""
-    classes, width = len(model.classes), model.backbone.width
-    return 2 * classes * width + classes + (3 * (classes + 1) * width if model.recipe.head.kind == "cosine" else 0)
-
-
-def count_step(training: TaskTraining, images: Tensor, labels: Tensor, epoch: int) -> Executed:
-    """The multiply–adds of one step, told apart by the method's verbs in which they are executed."""
-    method, placement = training.model.method, training.placement
-    spent = dict.fromkeys(("prepare", "features", "loss", "hits"), 0)
-    inside = False
-
-    def watched(name: str, verb: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            nonlocal inside
-            if inside:  # one verb may use another: the outer one pays
-                return verb(*args)
-            inside, before = True, counter.get_total_flops()
-            try:
-                return verb(*args)
-            finally:
-                inside = False
-                spent[name] += counter.get_total_flops() - before
-
-        return call
-
-    replays, placement.recorder.enabled = placement.recorder.enabled, False
-    for name in spent:
-        setattr(method, name, watched(name, getattr(method, name)))
-    try:
-        with _countable(), FlopCounterMode(display=False) as counter:
-            placement.step(images, labels, epoch, training.steps_done)
-    finally:
-        for name in spent:
-            delattr(method, name)
-        placement.recorder.enabled = replays
-    rest = counter.get_total_flops() - sum(spent.values())
-    return Executed(spent["prepare"] // 2, spent["features"] // 2, (spent["loss"] + spent["hits"]) // 2, rest // 2)
-
-
-def _phase(
-    training: TaskTraining, images: Tensor, labels: Tensor, groups: tuple[str, ...], epochs: list[int],
-    seconds: float, peak: int, forward: Forward,
-) -> Phase:  # fmt: skip
-    model, batch = training.model, len(images)
-    executed = count_step(training, images, labels, epochs[0])
-    formula = paper_formula(training.placement, groups, batch, forward.formula, head_term(model))
-    return Phase(
-        groups=groups,
-        epochs=len(epochs),
-        step_seconds=seconds,
-        epoch_seconds=seconds * training.steps_per_epoch,
-        peak=peak,
-        executed=executed,
-        forwards=executed.total / (batch * forward.backbone),
-        formula=formula,
-        differences=() if formula is None else _differences(training, groups, images, executed, formula, forward),
-    )
-
-
-# -- the paper's formulas --------------------------------------------------------------------------------------------
-
-
-def paper_formula(placement: Placement, groups: tuple[str, ...], batch: int, forward: int, head: int) -> Formula | None:
-    """Appendix H for a step that moves these sets, with F and F_cls of an image."""
-    zeroth = [placement.zeroth[name].plan for name in groups if name in placement.zeroth]
-    first = [name for name in groups if name in placement.first]
-    deep = any(name in placement.method.in_features for name in first)
-    if zeroth and deep:
-        return None
-    queries = max((plan.queries for plan in zeroth), default=0)
-    if zeroth:
-        forwards, backward = 2 * queries + (2 if first else 1), 2 * batch * head if first else 0
-        text = "(2q + 2) B F + 2 B F_cls" if first else "(2q + 1) B F"
-    else:
-        forwards, backward = 1, 2 * batch * (forward if deep else head)
-        text = "3 B F" if deep else "B F + 2 B F_cls"
-    return Formula(text, forwards, forwards * batch * forward + backward, backward)
-
-
-def _differences(
-    training: TaskTraining, groups: tuple[str, ...], images: Tensor, executed: Executed, formula: Formula,
-    forward: Forward,
-) -> tuple[Difference, ...]:  # fmt: skip
-    """Formula minus executed, in terms that add up to it: with k forwards in the formula and n executed passes through
-    what depends on the moving parameters, P before it and E in it, (k − n)BF + (nP − once) + n(BF − P − E) + rest."""
-    model, placement, batch = training.model, training.placement, len(images)
-    before, behind, plain = _one_pass(model, images)
-    n = Fraction(executed.features, behind) if behind else Fraction(executed.once, before)
-    number = round((formula.forwards - n) * batch * forward.formula)
-    shared = round(n * before) - executed.once
-    cut = 0
-    if before + behind <= batch * forward.formula:  # else the method walks in a way of its own
-        cut = round(n * (batch * forward.backbone - plain))
-    update = formula.backward - executed.update
-    terms = formula.total - executed.total - number - shared - cut - update
-    zeroth = {name: placement.zeroth[name].plan for name in groups if name in placement.zeroth}
-    parts = [
-        (number, _why_number(formula, float(n), zeroth, len(zeroth) < len(groups), bool(behind))),
-        (shared, "what comes before the first moving parameter is computed once, not with every forward"),
-        (cut, "in the last block only the class token is carried on beyond its keys and values"),
-        (update, _why_update(executed.update / max(before + behind, 1), bool(zeroth), formula)),
-        (terms, _why_terms(model, placement, (before + behind) / (batch * forward.backbone))),
-    ]
-    return tuple(Difference(size, why) for size, why in parts if size)
-
-
-def _one_pass(model: Continual, images: Tensor) -> tuple[int, int, int]:
-    """Multiply–adds of this batch up to what moves, from there to the features, and of the plain features."""
-    method, prepared = model.method, []
-    images = images.to(model.device)
-    with torch.no_grad():
-        before = multiply_adds(lambda: prepared.append(method.prepare(images)))
-        behind = multiply_adds(lambda: method.features({}, prepared[0]))
-        return before, behind, multiply_adds(lambda: model.backbone.features(images))
-
-
-def _why_number(formula: Formula, n: float, zeroth: Mapping[str, Group], first: bool, deep: bool) -> str:
-    said = f"the formula has {formula.forwards} forwards, executed is the work of {n:.4g}: "
-    estimators = {plan.estimator for plan in zeroth.values()}
-    if not deep:
-        return said + "only the classifier moves, so all points share one forward"
-    reasons = []
-    if any(get_estimator(name).exact for name in estimators):
-        reasons.append("forward gradients carry q tangents beside the center in place of 2q points")
-    if "one_sided" in estimators:
-        reasons.append("one-sided differences look at q points and the center")
-    if first:
-        reasons.append("the classifier, the loss and the accuracy all read the features at the center")
-    elif "spsa" in estimators:
-        reasons.append("loss and accuracy are read off the points, where the formula has a forward for them")
-    if len(zeroth) > 1:
-        reasons.append("each set of groups is surveyed by itself")
-    return said + "; ".join(reasons) + (" (the paper's table has about 2q + 1 for this 2q + 2)" if first else "")
-
-
-def _why_update(share: float, zeroth: bool, formula: Formula) -> str:
-    if formula.text == "3 B F":
-        return (
-            f"the formula charges the backward pass twice the forward, executed is {share:.2f} of it: frozen weights "
-            "need no gradients of their own, and nothing before the first moving parameter is differentiated"
-        )
-    said = "the classifier's backward pass is counted as executed, without norms" if formula.backward else ""
-    summed = "the q directions are weighted and summed, which the formula leaves out" if zeroth else ""
-    return "; ".join(part for part in (said, summed) if part)
-
-
-def _why_terms(model: Continual, placement: Placement, share: float) -> str:
-    if any(name in placement.method.in_features for name in placement.groups) and not adapter_term(model, placement):
-        return (
-            f"a forward of '{model.recipe.method.name}' ({share:.3g} of a plain one) has products for which the "
-            "formula has no term: it knows no module but adapters"
-        )
-    return (
-        "the formula's terms for adapters and classifier count a multiply–add as two and add norms and scales; here "
-        "products are counted, and the classifier as often as it is executed"
-    )
-
-
-def _conventions(model: Continual, forward: Forward) -> tuple[str, ...]:
-    said = [
-        "counted are the multiply–adds of matrix products and convolutions; the paper's fvcore count also has softmax, "
-        f"GELU, norms and sums: {PAPER_FORWARD:.3e} an image of ViT-B/16 at 224 px, where the former are 1.756e+10. "
-        f"F_backbone is the counted one here, {forward.backbone:.4g}"
-    ]
-    adapters = [module for module in model.method.modules() if isinstance(module, Adapter)]
-    if adapters:
-        said.append(
-            f"L_a is the number of adapters, {len(adapters[0].numbers)}; the released code takes it from pet_length, "
-            "which is 10 beside five adapters"
-        )
-    return tuple(said)

@@ -10,35 +10,31 @@ from __future__ import annotations
 
 import math
 import statistics
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from zofc.analysis.begun import Tell, begun, lent, run_batches
 from zofc.analysis.diagnosis import Agreement, Alignment, Diagnosis, Differences, Rung, SetDiagnosis, Step
 from zofc.errors import DivergedError, RecipeError
 from zofc.methods import Method
 from zofc.optim.directions import Space
 from zofc.optim.estimators import get_estimator
 from zofc.optim.survey import Pace, Query, coefficients, combine, in_double, micro_batches, survey
-from zofc.recipe import Recipe, Training
-from zofc.training.continual import Continual
-from zofc.training.device import pick_device, set_up
-from zofc.training.events import Events
-from zofc.training.resolve import check_recipe, open_stream
+from zofc.recipe import Recipe
+from zofc.training.device import pick_device
+from zofc.training.resolve import check_recipe
 from zofc.training.task import TaskTraining
 
 QUERIES = (1, 2, 4, 8, 16, 32, 64)
 LADDER = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # ε
 FEW = 8  # queries of a batch that the ladder and the noise floor are measured with
 TOGETHER = 8  # tangents or points at a time in float64, if there is memory
-Tell = Callable[[str], None]
 
 
 def diagnose(
@@ -50,13 +46,13 @@ def diagnose(
         raise RecipeError("a diagnosis needs one batch and one query at least")
     recipe, refusal = _allowed(recipe)
     device = pick_device(recipe.training.device)
-    with _lent(device, recipe.training):
-        training, notices = _begun(recipe, task, device, tell)
+    with lent(device, recipe.training):
+        training, notices = begun(recipe, task, device, tell)
         if not training.placement.zeroth:
             raise RecipeError(f"{recipe.name}: task {task} moves nothing by zeroth order: there is nothing to diagnose")
         exact = in_float64(training.model.method)
         examinations = [Examination(training, name, exact, queries) for name in training.placement.zeroth]
-        for number, images, labels in islice(_batches(training), batches):
+        for number, images, labels in islice(run_batches(training), batches):
             for examination in examinations:
                 tell(f"{examination.name}: batch {number + 1} of {batches}")
                 examination.look(images, labels, number)
@@ -75,9 +71,6 @@ def diagnose(
     )
 
 
-# -- where a run would begin -----------------------------------------------------------------------------------------
-
-
 def _allowed(recipe: Recipe) -> tuple[Recipe, str | None]:
     """The recipe with noisy differences allowed, since they are to be seen here, and why a run would refuse them."""
     noisy = recipe.training.model_copy(update={"allow_noisy_differences": True})
@@ -93,69 +86,6 @@ def _allowed(recipe: Recipe) -> tuple[Recipe, str | None]:
     except RecipeError as error:
         return allowed, str(error)
     return allowed, None
-
-
-@contextmanager
-def _lent(device: torch.device, settings: Training) -> Iterator[None]:
-    """The process set up as for a run, and afterwards as it was."""
-    cudnn, deterministic = torch.backends.cudnn, torch.utils.deterministic
-    threads, products = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    before = cudnn.benchmark, cudnn.allow_tf32, deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    strict, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")  # by torch's own forward mode
-        set_up(device, settings)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(threads)
-            torch.set_float32_matmul_precision(products)
-            cudnn.benchmark, cudnn.allow_tf32, deterministic.fill_uninitialized_memory = before  # type: ignore[attr-defined]
-            torch.use_deterministic_algorithms(strict, warn_only=warn)
-
-
-def _begun(recipe: Recipe, task: int, device: torch.device, tell: Tell) -> tuple[TaskTraining, list[str]]:
-    """A fresh learner at the first step of a task, and what the user should know of it."""
-    notices: list[str] = []
-    tell("opening the data")
-    stream = open_stream(recipe, notices.append)
-    if not 1 <= task <= len(stream.tasks):
-        raise RecipeError(f"{recipe.name}: there is no task {task}; the recipe has {len(stream.tasks)}")
-    tell("loading the backbone")
-    model = Continual(recipe, device)
-    for one in stream.tasks[:task]:
-        model.extend(one.names)
-    training = TaskTraining(
-        model, model.loader(stream.train_set(stream.tasks[task - 1])), Events([_Notices(notices)]), len(stream.tasks)
-    )
-    tell("beginning the task")
-    training.begin()  # some methods look at the task's images before they move
-    return training, notices
-
-
-@dataclass
-class _Notices:
-    """Listens to what a run would tell its user."""
-
-    texts: list[str]
-
-    def event(self, event: dict[str, Any]) -> None:
-        if event["event"] == "notice":
-            self.texts.append(event["text"])
-
-    def step(self, status: object) -> None: ...
-    def close(self) -> None: ...
-
-
-def _batches(training: TaskTraining) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """The batches of a run, in its order and view, with the number of the step."""
-    recipe = training.model.recipe
-    augment, number = recipe.views.augment == "crop-flip", 0
-    for epoch in count():
-        name = (recipe.seed, "task", training.index, "epoch", epoch)
-        for images, labels in training.loader.train_batches(training.batch_size, name, augment=augment):
-            yield number, images, labels
-            number += 1
 
 
 # -- float64 ---------------------------------------------------------------------------------------------------------

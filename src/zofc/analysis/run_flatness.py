@@ -40,17 +40,20 @@ class Settings:
     images: int | None = 20  # per class
     split: Split = "test"
     rows: Rows = "own"
-    directions: int = 20  # random ones, of either norm
-    probes: int = 8  # of the trace and the smoothed loss
-    products: int = 30  # of the Hessian with a vector, at most, for its spectrum
+    directions: int = 20  # random ones, of either norm; 0: none of their scores
+    probes: int = 8  # of the trace and the smoothed loss; 0: neither
+    products: int = 30  # of the Hessian with a vector, at most, for its spectrum; 0: none, and no forgetting
     tolerance: float = 1e-2  # of the largest eigenvalue
     batch: int = 16  # images at a time
 
     def __post_init__(self) -> None:
-        for name in ("rho", "images", "directions", "probes", "products", "batch"):
+        for name in ("rho", "images", "batch"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise RunError(f"{name}: expected more than 0, got {value}")
+        for name in ("directions", "probes", "products"):
+            if getattr(self, name) < 0:
+                raise RunError(f"{name}: expected 0 or more, got {getattr(self, name)}")
         words = [("split", self.split, get_args(Split)), ("rows", self.rows, get_args(Rows))]
         for key, value, known in [*words, *(("over", over, SETS) for over in self.over)]:
             if value not in known:
@@ -165,28 +168,28 @@ class _State:
 
     def measure(self, name: str) -> TaskFlatness | None:
         """Everything over one set of parameters; None if the task moves none."""
-        rho, last, old = self.settings.rho, range(self.task, self.task + 1), range(1, self.task)
+        settings, rho = self.settings, self.settings.rho
+        last, old = range(self.task, self.task + 1), range(1, self.task)
         point = self.point(name, last)
         if not point:
             return None
         sharp = sam_score(self.loss(last), point, rho)
-        step = self.step(name) if self.task + 1 in self.run.kept else None
+        step = self.step(name) if settings.products and self.task + 1 in self.run.kept else None
         if not old:
             return TaskFlatness(self.task, size(point), sharp, forgetting=step)
         point, loss = self.point(name, old), self.loss(old)
-        draws = self.settings.directions
-        scores = [random_score(loss, point, rho, kind, draws, self.seed) for kind in NORMS]
-        along = probes(point, self.settings.probes, self.kind, self.seed)
+        kinds = NORMS if settings.directions else ()
+        along = probes(point, settings.probes, self.kind, self.seed)
         values = forms(loss, point, along)
         return TaskFlatness(
             task=self.task,
             parameters=size(point),
             last=sharp,
             old=sam_score(loss, point, rho),
-            random=tuple(scores),
-            spectrum=self.spectrum(loss, point),
-            trace=trace(values),
-            smoothed=tuple(smoothed(loss, point, self.epsilon * by, along, values) for by in LENGTHS),
+            random=tuple(random_score(loss, point, rho, kind, settings.directions, self.seed) for kind in kinds),
+            spectrum=self.spectrum(loss, point) if settings.products else None,
+            trace=trace(values) if values else None,
+            smoothed=tuple(smoothed(loss, point, self.epsilon * by, along, values) for by in LENGTHS if values),
             forgetting=step,
         )
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
@@ -43,6 +44,17 @@ TILES = Tiles(rows=64, keys=32, warps=4, stages=3)  # 16-bit types; of seven, th
 TILES_FP32 = Tiles(rows=16, keys=16, warps=4, stages=2)  # each product takes three passes and twice the registers
 NORM_PER_WARP = 256  # elements of a row per warp, 8 a thread: one 16-byte load of a 16-bit type
 GELU_BLOCK, GELU_WARPS = 1024, 4
+_PLAIN = ContextVar("plain", default=False)
+
+
+@contextmanager
+def plain() -> Iterator[None]:
+    """Inside, no kernel is taken: torch's own operators do the work, where they can be counted."""
+    before = _PLAIN.set(True)
+    try:
+        yield
+    finally:
+        _PLAIN.reset(before)
 
 
 def attention_tangent(
@@ -120,6 +132,7 @@ def _fused(*tensors: Tensor) -> bool:
     """Whether a kernel can take these. It records nothing for autograd, so what asks for gradients goes plain."""
     return (
         triton is not None
+        and not _PLAIN.get()
         and all(tensor.dtype in FUSED_TYPES for tensor in tensors)
         and (INTERPRETED or all(tensor.is_cuda for tensor in tensors))
         and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))

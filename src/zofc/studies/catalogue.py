@@ -12,18 +12,22 @@ from zofc.errors import RecipeError, nearest
 from zofc.recipe import Recipe, dump_recipe, load_recipe, recipe_names
 from zofc.studies.grid import Cell
 from zofc.studies.scale import Scale
+from zofc.studies.work import TRAIN, MeasureCost, MeasureFlatness, Work
 
 DATASETS = ("cifar100", "imagenet-r", "domainnet")
+BATCH = "batch48"  # the column of the paper's tables that name no data
 
 
 @dataclass(frozen=True)
 class Line:
-    """One row of a table: a family of recipes, with changes; `printed` is its row in the paper's table."""
+    """One row of a table: a family of recipes, with changes; `printed` is its row in the paper's table. Of what a step
+    costs it shows the epochs in which these groups move."""
 
     title: str
     family: str
     changes: tuple[str, ...] = ()
     printed: str | None = None
+    moving: tuple[str, ...] = ("head", "peft")
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Study:
 
     name: str
     title: str
-    shows: str  # accuracy | memory | curves | trade-off
+    shows: str  # accuracy | memory | curves | trade-off | runtime | operations | flatness
     settings: tuple[str, ...]  # the columns: data and classes per task
     lines: tuple[Line, ...]
     table: str | None = None  # of the paper
@@ -45,8 +49,16 @@ class Study:
                     if f"{line.family}/{setting}" in recipe_names():
                         recipe = self._recipe(line, setting, scale, seed, changes)
                         labels: dict[str, str | int | float] = {"line": line.title, "setting": setting, "seed": seed}
-                        found.append(Cell(labels, recipe))
+                        found.append(Cell(labels, recipe, self.work(scale)))
         return found
+
+    def work(self, scale: Scale) -> Work:
+        """What is done with each of its recipes."""
+        if self.shows in ("runtime", "operations"):
+            return MeasureCost(scale.timed_steps)
+        if self.shows == "flatness":
+            return MeasureFlatness(scale.flatness)
+        return TRAIN
 
     def columns(self, datasets: Sequence[str]) -> list[str]:
         return [setting for setting in self.settings if setting.rpartition("-inc")[0] in datasets]
@@ -60,7 +72,8 @@ class Study:
             return {}
         row = paper.tables()[self.table]["rows"].get(line.printed, {})
         names = paper.metric_names()
-        return {names.get(metric, metric): value for metric, value in row.get(setting, {}).items()}
+        found = row.get(setting, row.get(BATCH, {}))
+        return {names.get(metric, metric): value for metric, value in found.items()}
 
 
 def changed(recipe: Recipe, changes: Sequence[str]) -> Recipe:
@@ -100,6 +113,28 @@ LONG = tuple(
 )
 MODULES = (Line("ZO-FC, adapter", "zofc"), Line("ZO-FC, LoRA", "zofc-lora"), Line("ZO-FC, prefix", "zofc-prefix"))
 
+
+def _zeroth(queries: int) -> Line:
+    changes = tuple(f"optimize.{group}.queries={queries}" for group in ("peft", "head"))
+    return Line(f"ZO, q = {queries}", "adapter-zo", changes, f"zo-q{queries}")
+
+
+def _hybrid(queries: int, when: str = "") -> Line:
+    title, row = (f"ZO-FC {when}", f"zofc-{when}") if when else ("ZO-FC", "zofc")
+    moving = ("peft",) if when == "late" else ("head", "peft")
+    return Line(f"{title}, q = {queries}", "zofc", (f"optimize.peft.queries={queries}",), f"{row}-q{queries}", moving)
+
+
+FO = Line("FO", "adapter-fo", printed="fo")
+RUNTIME = (FO, *map(_zeroth, (1, 4)), *map(_hybrid, (1, 4)))
+OPERATIONS = (FO, *map(_zeroth, (1, 4)), *(_hybrid(q, when) for q in (1, 4) for when in ("early", "late")))
+KEPT = ("training.keep_tasks=true",)
+FLATNESS = (
+    Line("Adapter + classifier, FO", "adapter-fo", KEPT),
+    Line("Adapter + classifier, ZO", "adapter-zo", KEPT),
+    Line("ZO-FC", "zofc", KEPT),
+)
+
 MAIN_LINES, INC10_LINES = _printed_lines("main"), _printed_lines("inc10")
 STUDIES = {
     study.name: study
@@ -134,10 +169,22 @@ STUDIES = {
             "peak-memory", "Peak memory of a training step",
             "memory", ("cifar100-inc5",), _printed_lines("memory"), "memory",
         ),
+        Study(
+            "runtime", "Peak memory of a step, and the time of an epoch's steps",
+            "runtime", ("cifar100-inc5",), RUNTIME, "runtime",
+        ),
+        Study(
+            "flops", "Operations of a step: as executed, and by the paper's formulas",
+            "operations", ("cifar100-inc5",), OPERATIONS, "flops",
+        ),
         Study("tradeoff", "Peak memory of a step against accuracy", "trade-off", MAIN, MAIN_LINES),
         Study(
             "fo-vs-zo-curves", "Accuracy on all classes seen, first and zeroth order",
             "curves", INC5, tuple(line for line in MAIN_LINES if line.family != "zofc"),
+        ),
+        Study(
+            "flatness-curves", "Flatness of the old tasks' loss, first and zeroth order",
+            "flatness", INC5, FLATNESS,
         ),
         Study(
             "accuracy-trends", "Accuracy on all classes seen, after each task",

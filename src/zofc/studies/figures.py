@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#8c564b", "#17becf")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
 FORMATS = ("png", "pdf", "html")
+WIDEST = 68  # letters of a title in a line, which has the width of the axes
 
 
 @dataclass(frozen=True)
@@ -43,14 +45,34 @@ class Drawing:
 
 def curves(title: str, matrices: Mapping[str, Sequence[AccuracyMatrix]]) -> Drawing:
     """Accuracy on all classes seen after each task, by method."""
+    paths = {
+        name: [enumerate(all_classes_over_time(matrix), 1) for matrix in found] for name, found in matrices.items()
+    }
+    return Drawing(title, "tasks learned", "accuracy on all classes seen (%)", _over_tasks(paths))
+
+
+def flatness(title: str, rows: Sequence[Mapping[str, Any]], over: str, rho: float) -> Drawing:
+    """Φ of the old tasks' loss after each task, by method."""
+    paths: dict[str, list[list[tuple[int, float]]]] = {}
+    for row in rows:
+        if "failed" not in row and row["flatness"].get(over):
+            paths.setdefault(row["line"], []).append(row["flatness"][over])
+    y = f"Φ of the old tasks' loss at ρ = {rho:g} (1 / distance)"
+    return Drawing(title, "tasks learned", y, _over_tasks(paths))
+
+
+def _over_tasks(paths: Mapping[str, Sequence[Iterable[tuple[int, float | None]]]]) -> tuple[Series, ...]:
+    """A series for each method, from what each of its seeds has after each task."""
     series = []
-    for name, found in matrices.items():
-        paths = list(zip(*(all_classes_over_time(matrix) for matrix in found), strict=False))
-        kept = [[value for value in step if value is not None] for step in paths]
-        y = tuple(statistics.mean(step) for step in kept if step)
-        spread = tuple(statistics.stdev(step) if len(step) > 1 else 0.0 for step in kept if step)
-        series.append(Series(name, tuple(range(1, len(y) + 1)), y, spread, name.endswith(", ZO")))
-    return Drawing(title, "tasks learned", "accuracy on all classes seen (%)", tuple(series))
+    for name, seeds in paths.items():
+        found: dict[int, list[float]] = {}
+        for task, value in (point for path in seeds for point in path):
+            if value is not None:
+                found.setdefault(task, []).append(value)
+        y = tuple(statistics.mean(values) for values in found.values())
+        spread = tuple(statistics.stdev(values) if len(values) > 1 else 0.0 for values in found.values())
+        series.append(Series(name, tuple(found), y, spread, name.endswith(", ZO")))
+    return tuple(series)
 
 
 def trade_off(title: str, rows: Sequence[Mapping[str, Any]]) -> Drawing:
@@ -98,7 +120,7 @@ def picture(drawing: Drawing) -> Figure:
     if drawing.joined:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel=drawing.x, ylabel=drawing.y)
-    axes.set_title(drawing.title, fontsize=10)
+    axes.set_title(textwrap.fill(drawing.title, WIDEST), fontsize=10)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     return figure
@@ -116,5 +138,6 @@ def interactive(drawing: Drawing) -> go.Figure:
             line={"color": COLOURS[number % len(COLOURS)], "dash": "dash" if series.dashed else "solid"},
             marker={"size": 7 if drawing.joined else 11},
         )  # fmt: skip
-    figure.update_layout(title=drawing.title, xaxis_title=drawing.x, yaxis_title=drawing.y, template="plotly_white")
+    title = "<br>".join(textwrap.wrap(drawing.title, WIDEST))
+    figure.update_layout(title=title, xaxis_title=drawing.x, yaxis_title=drawing.y, template="plotly_white")
     return figure

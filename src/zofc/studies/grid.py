@@ -1,128 +1,103 @@
-"""A grid of runs: many recipes, run several at a time, that can be stopped at any moment and continued.
+"""A grid of cells, worked several at a time, that can be stopped at any moment and continued.
 
-A cell is a recipe with labels. Its run folder is found again by its recipe, so that what is finished is not run again,
-what was interrupted goes on, and a cell that two studies share is run once. A cell that fails is reported and does not
-stop the others.
+A cell is a recipe with labels and a way to work it (`work`), which is to train it unless said otherwise. Its result is
+found again by these, so that what is finished is not worked again, what was interrupted goes on, and a cell that two
+studies share is worked once. A cell that fails is reported and stops no other but those that need it.
 """
 
 from __future__ import annotations
 
 import gc
 import json
-import multiprocessing
 import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zofc.data.source import remember_sources, remembered_sources
+from zofc.data.source import remembered_sources
 from zofc.errors import Interrupted, ZofcError
 from zofc.recipe import Recipe
-from zofc.training.folder import folder_for, write_whole
-from zofc.training.runs import start_run, train
-from zofc.training.signals import stop_signals
-
-KEPT = (
-    "all_classes", "final_average", "average_incremental", "last_task", "forgetting", "seconds", "peak_memory",
-    "trainable_parameters", "steps",
-)  # fmt: skip
-ENVIRONMENT = ("python", "torch", "timm", "device_name")
-Row = dict[str, Any]
+from zofc.studies.pool import in_processes
+from zofc.studies.work import TRAIN, Row, Work
+from zofc.training.folder import write_whole
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a grid; its labels say where its result belongs."""
+    """One recipe of a grid; its labels say where its result belongs."""
 
     labels: Mapping[str, str | int | float]
     recipe: Recipe
+    work: Work = TRAIN
 
     def __str__(self) -> str:
         return " ".join(str(value) for value in self.labels.values())
 
+    @property
+    def needed(self) -> Cell | None:
+        """The cell that must be worked before this one."""
+        return None if self.work.needs is None else replace(self, work=self.work.needs)
+
+    def name(self, runs: Path) -> str:
+        """Of its result, below `runs`."""
+        return self.work.name(self.recipe, runs)
+
+    def done(self, runs: Path) -> bool:
+        return self.work.done(self.recipe, runs)
+
+    def told(self, row: Row) -> str:
+        """Its row in a few words."""
+        return f"failed: {row['failed']}" if "failed" in row else self.work.told(row)
+
 
 def run_cell(cell: Cell, runs: Path) -> Row:
-    """Train what is left of a cell's run; its labels with its metrics, or with why it failed."""
+    """Work what is left of a cell; its labels with what was found, or with why it failed."""
     gc.collect()  # the memory of a cell is its own
     try:
-        folder = start_run(cell.recipe, runs)
-        metrics = train(folder)
+        return {**cell.labels, **cell.work.do(cell.recipe, runs)}
     except Interrupted:
         raise
     except Exception as error:  # whatever it is, the other cells go on
         name = "" if isinstance(error, ZofcError) else f"{type(error).__name__}: "
         return {**cell.labels, "failed": f"{name}{error}"}
-    made_with = folder.read_json("environment.json")
-    return {
-        **cell.labels,
-        **{key: metrics[key] for key in KEPT},
-        "environment": {key: made_with[key] for key in ENVIRONMENT},
-        "backbone": made_with["backbone"]["checksum"],
-        "run": folder.path.name,
-    }
 
 
 def run_grid(cells: Sequence[Cell], runs: Path, workers: int = 1) -> Iterator[tuple[Cell, Row]]:
-    """The cells' results as they come; with several workers, in processes that share the cores."""
-    if workers == 1:
+    """The cells' results as they come: first of those that need no other, then of those that do, at last of those that
+    want the machine for themselves. What needs a failed cell fails with it."""
+    failed: dict[str, str] = {}
+    for stage in range(3):
+        ready = []
+        for cell in cells:
+            if _stage(cell) == stage:
+                why = None if cell.needed is None else failed.get(cell.needed.name(runs))
+                if why is None:
+                    ready.append(cell)
+                else:
+                    yield cell, {**cell.labels, "failed": why}
+        for cell, row in _work(ready, runs, 1 if stage == 2 else workers):
+            if "failed" in row:
+                failed[cell.name(runs)] = row["failed"]
+            yield cell, row
+
+
+def _stage(cell: Cell) -> int:
+    return 2 if cell.work.alone else int(cell.needed is not None)
+
+
+def _work(cells: Sequence[Cell], runs: Path, workers: int) -> Iterator[tuple[Cell, Row]]:
+    """With several workers, in processes that share the cores."""
+    if workers == 1 or not cells:
         with remembered_sources():
             for cell in cells:
                 yield cell, run_cell(cell, runs)
         return
     threads = max(1, (os.cpu_count() or 1) // workers)
-    context = multiprocessing.get_context("spawn")
-    asks, asking = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(workers, context, _begin_worker, (asks,))
-    with asking, stop_signals() as asked:
-        try:
-            given = {
-                pool.submit(_run_in_worker, Cell(cell.labels, _with_threads(cell.recipe, threads)), runs): cell
-                for cell in cells
-            }
-            left = set(given)
-            while left:
-                done, left = wait(left, timeout=0.2, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield given[future], future.result()
-                if asked.stop:
-                    raise Interrupted("stopped and saved; the same command goes on from there")
-        finally:
-            asking.close()  # those at work save first, no other begins
-            pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _begin_worker(asks: Connection) -> None:
-    """A worker stops, as a signal would make it, when the other end of `asks` is closed or its process gone. A
-    terminal's own signal reaches that process alone: a worker that got both would not wait to save."""
-    os.setpgrp()
-    remember_sources()
-    threading.Thread(target=_stop_when_closed, args=(asks,), daemon=True).start()
-
-
-def _stop_when_closed(asks: Connection) -> None:
-    asks.poll(None)
-    _stopping.set()
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-_stopping = threading.Event()
-
-
-def _run_in_worker(cell: Cell, runs: Path) -> Row:
-    if _stopping.is_set():  # a pool hands out one cell more than it can take back
-        raise Interrupted("not begun")
-    try:
-        return run_cell(cell, runs)
-    except Interrupted:
-        parent = multiprocessing.parent_process()
-        if parent is None or not parent.is_alive():  # nobody is left who would end this process
-            os._exit(1)
-        raise
+    shared = [replace(cell, recipe=_with_threads(cell.recipe, threads)) for cell in cells]
+    for number, row in in_processes(partial(run_cell, runs=runs), shared, workers):
+        yield cells[number], row
 
 
 def _with_threads(recipe: Recipe, threads: int) -> Recipe:
@@ -144,25 +119,17 @@ def collect(
     """Run a grid and keep its rows, in the order of the cells, in the file `out`, written anew after each. A row that
     is there already, of a run of the same recipe, is kept."""
     known = _rows_by_run(out)
-    names = [folder_for(cell.recipe, runs).name for cell in cells]
+    names = [cell.name(runs) for cell in cells]
     found = {number: {**known[name], **cells[number].labels} for number, name in enumerate(names) if name in known}
     order = {id(cell): number for number, cell in enumerate(cells)}
     for cell, row in run_grid([cell for cell in cells if order[id(cell)] not in found], runs, workers):
         found[order[id(cell)]] = row
         rows = [found[number] for number in sorted(found)]
         write_whole(out, json.dumps({**about, "rows": rows}, indent=1) + "\n")
-        tell(f"[{len(found)}/{len(cells)}] {cell}: {told(row)}")
+        tell(f"[{len(found)}/{len(cells)}] {cell}: {cell.told(row)}")
     return [found[number] for number in sorted(found)]
 
 
 def _rows_by_run(out: Path) -> dict[str, Row]:
     rows = json.loads(out.read_text())["rows"] if out.is_file() else []
-    return {row["run"]: row for row in rows if "failed" not in row}
-
-
-def told(row: Row) -> str:
-    """A row in a few words."""
-    if "failed" in row:
-        return f"failed: {row['failed']}"
-    forgotten = "" if row["forgetting"] is None else f", forgetting {row['forgetting']:.1f}"
-    return f"{row['all_classes']:.1f} % of all classes{forgotten}"
+    return {row["run"]: row for row in rows if "run" in row and "failed" not in row}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,18 +18,18 @@ from zofc.report.runs import read_runs
 from zofc.report.tables import Grid
 from zofc.studies import figures, tables
 from zofc.studies.catalogue import Study
-from zofc.studies.grid import Cell, Row, run_grid, told
+from zofc.studies.grid import Cell, run_grid
 from zofc.studies.scale import Scale
+from zofc.studies.work import TRAIN, Row
 from zofc.training.device import pick_device
-from zofc.training.folder import RunFolder, folder_for, write_whole
-from zofc.training.resolve import build_stream
+from zofc.training.folder import write_whole
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run for some studies."""
+    """What is to be done for some studies."""
 
     studies: tuple[Study, ...]
     scale: Scale
@@ -42,16 +42,27 @@ class Plan:
         return study.cells(self.scale, self.seeds, self.datasets, self.changes)
 
     def distinct(self) -> dict[str, Cell]:
-        """Every run of the plan once, by the folder it has."""
-        return {folder_for(cell.recipe, self.runs).name: cell for study in self.studies for cell in self.cells(study)}
+        """Every cell of the plan once, with those that it needs, by the name of its result."""
+        cells = [cell for study in self.studies for cell in self.cells(study)]
+        cells = [one for cell in cells for one in (cell.needed, cell) if one is not None]
+        cells.sort(key=lambda cell: not cell.recipe.training.keep_tasks)  # a run that keeps its tasks serves both
+        found: dict[str, Cell] = {}
+        for cell in cells:
+            found.setdefault(cell.name(self.runs), cell)
+        return found
 
     def open(self) -> dict[str, Cell]:
         """Those that are not finished."""
-        return {name: cell for name, cell in self.distinct().items() if not _finished(self.runs / name)}
+        return {name: cell for name, cell in self.distinct().items() if not cell.done(self.runs)}
 
-
-def _finished(path: Path) -> bool:
-    return (path / "recipe.yaml").is_file() and RunFolder.existing(path).finished
+    def standing(self) -> str:
+        """How many of its cells are finished, in words."""
+        words, cells = [], self.distinct().values()
+        for what, trained in (("run", True), ("measurement", False)):
+            finished = [cell.done(self.runs) for cell in cells if (cell.work == TRAIN) is trained]
+            if finished:
+                words.append(f"{len(finished)} {what}{'s' * (len(finished) != 1)}, {sum(finished)} finished")
+        return "; ".join(words) or "no runs"
 
 
 # -- before: how long it will take -----------------------------------------------------------------------------------
@@ -67,22 +78,10 @@ def estimate(cells: Sequence[Cell]) -> tuple[float, list[str]]:
         try:
             if key not in speeds:
                 speeds[key] = _images_per_second(cell.recipe)
-            seconds += _passes(cell.recipe) / speeds[key]
+            seconds += cell.work.passes(cell.recipe) / speeds[key]
         except ZofcError as error:
             unknown.append(f"{cell}: {error}")
     return seconds, unknown
-
-
-def _passes(recipe: Recipe) -> float:
-    """Forward passes of one image that a run makes, a backward pass counting as one."""
-    stream = build_stream(recipe, lambda text: None)
-    per_epoch = 0.0
-    for plan in recipe.optimize.values():
-        passes = 2.0 if plan.order == "first" else 2 * plan.queries
-        per_epoch = max(per_epoch, plan.epochs * (1 + passes))
-    trained = sum(len(stream.train_set(task)) for task in stream.tasks)
-    tested = sum(len(test) for task in stream.tasks for _, test in stream.evaluation(task))
-    return trained * (per_epoch + 1) + tested
 
 
 def _images_per_second(recipe: Recipe, batch: int = 16) -> float:
@@ -100,43 +99,60 @@ def _images_per_second(recipe: Recipe, batch: int = 16) -> float:
 
 
 def run(plan: Plan, out: Path, workers: int, tell: Tell) -> dict[str, Grid]:
-    """Run what is left of a plan, then write every study's outputs below `out`; its tables by name."""
+    """Work what is left of a plan, then write every study's outputs below `out`; its tables by name."""
     distinct = plan.distinct()
+    wanted = {study.name: [(cell, cell.name(plan.runs)) for cell in plan.cells(study)] for study in plan.studies}
     rows: dict[str, Row] = {}
     names = {id(cell): name for name, cell in distinct.items()}
     for cell, row in run_grid(list(distinct.values()), plan.runs, workers):
         rows[names[id(cell)]] = row
-        tell(f"[{len(rows)}/{len(distinct)}] {cell}: {told(row)}")
-    return {study.name: _write(plan, study, rows, out / study.name) for study in plan.studies}
+        tell(f"[{len(rows)}/{len(distinct)}] {cell}: {cell.told(row)}")
+    return {
+        study.name: _write(
+            plan, study, [{**rows[name], **cell.labels} for cell, name in wanted[study.name]], out / study.name
+        )
+        for study in plan.studies
+    }
 
 
-def _write(plan: Plan, study: Study, found: dict[str, Row], folder: Path) -> Grid:
+def _write(plan: Plan, study: Study, rows: Sequence[Row], folder: Path) -> Grid:
     folder.mkdir(parents=True, exist_ok=True)
     columns = study.columns(plan.datasets)
-    rows = [{**found[folder_for(cell.recipe, plan.runs).name], **cell.labels} for cell in plan.cells(study)]
     about = {"study": study.name, "scale": plan.scale.name, "says": plan.scale.says, "changes": plan.changes}
     write_whole(folder / "rows.json", json.dumps({**about, "rows": rows}, indent=1) + "\n")
     grid = tables.table(study, plan.scale, rows, columns)
+    if plan.changes:
+        grid = replace(grid, notes=(*grid.notes, f"Changed in every recipe: {' '.join(plan.changes)}."))
     write_whole(folder / "table.md", grid.markdown())
     write_whole(folder / "table.csv", tables.as_csv(grid))
     write_whole(folder / "table.tex", tables.as_latex(grid))
     for setting in columns:
-        drawing = _drawing(plan, study, [row for row in rows if row["setting"] == setting], setting)
-        if drawing is not None and drawing.series:
-            figures.save(drawing, folder / setting)
+        mine = [row for row in rows if row["setting"] == setting]
+        for name, drawing in _drawings(plan, study, mine, setting):
+            if drawing.series:
+                figures.save(drawing, folder / name)
     return grid
 
 
-def _drawing(plan: Plan, study: Study, rows: Sequence[Row], setting: str) -> figures.Drawing | None:
-    title = f"{study.title} ({setting}, scale {plan.scale.name})"
+def _drawings(plan: Plan, study: Study, rows: Sequence[Row], setting: str) -> Iterator[tuple[str, figures.Drawing]]:
+    """A study's figures for one column, with the names of their files."""
+    where = f"({setting}, scale {plan.scale.name})"
+    title = f"{study.title} {where}"
     if study.shows == "trade-off":
-        return figures.trade_off(title, rows)
-    if study.shows != "curves":
-        return None
-    matrices: dict[str, list[AccuracyMatrix]] = {}
+        yield setting, figures.trade_off(title, rows)
+    elif study.shows == "curves":
+        yield setting, figures.curves(title, _matrices(plan, rows))
+    elif study.shows == "flatness":
+        for over, words in tables.SETS.items():
+            title = f"{study.title}, {words} {where}"
+            yield f"{setting}-{over.replace('+', '-')}", figures.flatness(title, rows, over, plan.scale.flatness.rho)
+
+
+def _matrices(plan: Plan, rows: Sequence[Row]) -> dict[str, list[AccuracyMatrix]]:
+    found: dict[str, list[AccuracyMatrix]] = {}
     for row in rows:
         if "failed" not in row:
             (record,) = read_runs([plan.runs / row["run"]])
             if record.matrix is not None:
-                matrices.setdefault(row["line"], []).append(record.matrix)
-    return figures.curves(title, matrices)
+                found.setdefault(row["line"], []).append(record.matrix)
+    return found

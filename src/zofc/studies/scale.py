@@ -5,11 +5,14 @@ A scale says what it changes, and every output of a study carries that sentence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from zofc.analysis.run_flatness import Settings
 from zofc.errors import RecipeError, nearest
 from zofc.recipe import Recipe
+
+SCORE = Settings(directions=0, probes=0, products=0)  # Φ alone, at the paper's radius
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class Scale:
     classes: int | None = None
     backbone: str | None = None
     coda_pool: int | None = None
+    timed_steps: int = 5  # of a cost
+    flatness: Settings = SCORE
 
     def apply(self, recipe: Recipe) -> Recipe:
         if self.name == "paper":
@@ -56,7 +61,7 @@ class Scale:
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("paper", "the paper's backbone, data and epochs"),
+        Scale("paper", "the paper's backbone, data and epochs", flatness=replace(SCORE, images=None)),
         Scale(
             "small",
             "100 training and 50 test images a class, a quarter of the epochs at ten times the learning rates, and the "
@@ -80,6 +85,8 @@ SCALES = {
             classes=8,
             backbone="embedded",
             coda_pool=16,
+            timed_steps=2,
+            flatness=replace(SCORE, images=2),
         ),
     )
 }

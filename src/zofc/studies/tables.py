@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zofc.report.tables import NONE, Grid
+from zofc.studies import costs
 from zofc.studies.catalogue import Line, Study
+from zofc.studies.costs import GIB, Rows, Values
 from zofc.studies.scale import Scale
 
 SPELLED = {  # metric, and what the paper's tables call it
@@ -17,49 +20,100 @@ SPELLED = {  # metric, and what the paper's tables call it
     "all_classes": "all classes % (last)",
     "forgetting": "forgetting, points (fgt)",
 }
-GIB = 2**30
+MEMORY = {"gigabytes": "peak memory of a step, GiB"}
+SETS = {"peft": "over the adapter alone", "peft+head": "over adapter and head"}
+FLATNESS = {
+    f"{which} {over}": f"Φ {words}, {when}"
+    for over, words in SETS.items()
+    for which, when in (("last", "after the last task"), ("mean", "mean over tasks"))
+}
+MEASURES = {
+    "memory": MEMORY,
+    "runtime": {**MEMORY, "seconds": "steps of an epoch, s"},
+    "operations": costs.OPERATIONS,
+    "flatness": FLATNESS,
+}
+EXECUTED, FORMULA = ": executed", ": formula"  # what the titles of the rows of operations end with
+DIGITS = {"gigabytes": ".3f", "seconds": ".3f"} | dict.fromkeys(costs.OPERATIONS, ".4g")
 
 
-def table(study: Study, scale: Scale, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Grid:
+def table(study: Study, scale: Scale, rows: Rows, columns: Sequence[str]) -> Grid:
     """Ours and, where it prints a number, the paper's, for each line of a study."""
-    measures = {"gigabytes": "peak memory of a step, GiB"} if study.shows == "memory" else SPELLED
+    measures = MEASURES.get(study.shows, SPELLED)
     heads = [f"{setting}: {words}" for setting in columns for words in measures.values()]
     body = []
     for line in study.lines:
-        cells = []
-        for setting in columns:
-            mine = [row for row in rows if (row["line"], row["setting"]) == (line.title, setting)]
-            cells += [_cell(study, line, setting, metric, mine) for metric in measures]
-        if any(cell != NONE for cell in cells):
-            body.append((line.title, *cells))
+        for way, values in _ways(study, rows).items():
+            cells = []
+            for setting in columns:
+                mine = [row for row in rows if (row["line"], row["setting"]) == (line.title, setting)]
+                found = [values(line, row) for row in mine if "failed" not in row]
+                printed = {} if way == EXECUTED else study.printed(line, setting)
+                cells += [_cell(metric, found, printed.get(metric)) for metric in measures]
+            if any(cell != NONE for cell in cells):
+                body.append((line.title + way, *cells))
     seeds = len({row["seed"] for row in rows})
     notes = [f"Scale {scale.name}: {scale.says}. {seeds} seed{'s' * (seeds != 1)}; mean ± standard deviation."]
     if study.table is not None:
         notes.append("In brackets, what the paper prints at its own scale.")
     failed = [row for row in rows if "failed" in row]
     warnings = [f"{row['line']}, {row['setting']}, seed {row['seed']} failed: {row['failed']}" for row in failed]
-    return Grid(("", *heads), tuple(body), study.title, tuple(notes), tuple(warnings))
+    return Grid(("", *heads), tuple(body), study.title, (*notes, *_notes(study, scale, rows)), tuple(warnings))
 
 
-def _cell(study: Study, line: Line, setting: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    values = [_value(row, metric) for row in rows if "failed" not in row]
-    found = [value for value in values if value is not None]
-    shown = NONE
-    if found:
-        digits = 3 if metric == "gigabytes" else 2
-        shown = f"{statistics.mean(found):.{digits}f}"
-        if len(found) > 1:
-            shown += f" ± {statistics.stdev(found):.{digits}f}"
-    where = "batch48" if metric == "gigabytes" else setting
-    printed = study.printed(line, where).get(metric)
+def _ways(study: Study, rows: Rows) -> dict[str, Values]:
+    """How the numbers of a line are read from its rows. Each way has a row of the table, whose title ends with it."""
+    if study.shows == "operations":
+        counts: dict[str, Values] = {EXECUTED: costs.executed, FORMULA: costs.by_formula}
+        return {way: costs.beside_first_order(count, study, rows) for way, count in counts.items()}
+    return {"": {"runtime": costs.time_and_memory, "flatness": _flatness}.get(study.shows, _metrics)}
+
+
+def _metrics(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
+    """Of a trained run; those that it does not have are left out."""
+    found = {metric: row[metric] for metric in SPELLED if row[metric] is not None}
+    return {**found, "gigabytes": row["peak_memory"] / GIB} if row["steps"] else found
+
+
+def _flatness(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for over, scores in row["flatness"].items():
+        if scores:
+            values = [score for _, score in scores]
+            found |= {f"last {over}": values[-1], f"mean {over}": statistics.fmean(values)}
+    return found
+
+
+def _cell(metric: str, rows: Sequence[Mapping[str, float]], printed: float | None) -> str:
+    found = [row[metric] for row in rows if metric in row]
+    mean, exact = statistics.mean(found or [0]), metric in costs.OPERATIONS and len(set(found)) == 1
+    form = f".{_places(mean)}f" if metric in FLATNESS else DIGITS.get(metric, ".2f")
+    shown = format(mean, form) if found else NONE
+    if len(found) > 1 and not exact:
+        shown += f" ± {statistics.stdev(found):{form}}"
     return shown if printed is None else f"{shown} [{printed:g}]"
 
 
-def _value(row: Mapping[str, Any], metric: str) -> float | None:
-    if metric == "gigabytes":
-        return row["peak_memory"] / GIB if row["steps"] else None
-    value: float | None = row[metric]
-    return value
+def _places(value: float, significant: int = 3) -> int:
+    """Behind the point, so that a value of any size has as many significant digits."""
+    return max(0, significant - 1 - math.floor(math.log10(abs(value)))) if value else significant
+
+
+def _notes(study: Study, scale: Scale, rows: Rows) -> list[str]:
+    """What must be known of these numbers."""
+    if study.shows == "runtime":
+        return costs.runtime_notes(rows)
+    if study.shows == "operations":
+        return costs.operation_notes(study, rows)
+    if study.shows == "flatness":
+        asked = scale.flatness
+        images = f"{asked.images} {asked.split} images a class" if asked.images else f"all {asked.split} images"
+        return [
+            f"Φ = (L(θ⁺) − L(θ)) / (ρ L(θ)) of the old tasks' loss, at θ⁺ = θ + ρ g/‖g‖ with g its gradient and ρ = "
+            f"{asked.rho:g}: lower is flatter. On {images}, softmax over a task's own rows, in float64. The task just "
+            "learned is no old one, so it begins after the second. The paper prints curves, and no numbers."
+        ]
+    return []
 
 
 def as_csv(grid: Grid) -> str:
@@ -70,7 +124,10 @@ def as_csv(grid: Grid) -> str:
     return text.getvalue()
 
 
-LATEX = {"±": r"$\pm$", "%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "—": "--", "−": "$-$"}
+LATEX = {
+    "±": r"$\pm$", "%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "—": "--", "–": "--", "−": "$-$", "·": r"$\cdot$",
+    "Φ": r"$\Phi$", "θ": r"$\theta$", "ρ": r"$\rho$", "⁺": "$^+$", "‖": r"$\|$",
+}  # fmt: skip
 
 
 def as_latex(grid: Grid) -> str:

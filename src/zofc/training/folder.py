@@ -158,9 +158,14 @@ def _substance(recipe: Recipe) -> dict[str, Any]:
     return recipe.model_dump(mode="json", exclude={"training": set(EXECUTION)})
 
 
+def digest(value: Any) -> str:
+    """Eight letters that differ between values, which JSON can hold."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
+
+
 def recipe_digest(recipe: Recipe) -> str:
     """Eight letters that differ between recipes."""
-    return hashlib.sha256(json.dumps(_substance(recipe), sort_keys=True).encode()).hexdigest()[:8]
+    return digest(_substance(recipe))
 
 
 def folder_for(recipe: Recipe, runs: Path, again: bool = False) -> Path:

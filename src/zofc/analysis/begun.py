@@ -1,0 +1,86 @@
+"""A task of a recipe, begun as a run would begin it: where everything starts that is measured without training."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zofc.errors import RecipeError
+from zofc.recipe import Recipe, Training
+from zofc.training.continual import Continual
+from zofc.training.device import set_up
+from zofc.training.events import Events
+from zofc.training.resolve import open_stream
+from zofc.training.task import TaskTraining
+
+Tell = Callable[[str], None]
+
+
+@contextmanager
+def lent(device: torch.device, settings: Training) -> Iterator[None]:
+    """The process set up as for a run, and afterwards as it was."""
+    cudnn, deterministic = torch.backends.cudnn, torch.utils.deterministic
+    threads, products = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    before = cudnn.benchmark, cudnn.allow_tf32, deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    strict, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`torch.jit.script` is deprecated")  # by torch's own forward mode
+        set_up(device, settings)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.set_float32_matmul_precision(products)
+            cudnn.benchmark, cudnn.allow_tf32, deterministic.fill_uninitialized_memory = before  # type: ignore[attr-defined]
+            torch.use_deterministic_algorithms(strict, warn_only=warn)
+
+
+def begun(recipe: Recipe, task: int, device: torch.device, tell: Tell) -> tuple[TaskTraining, list[str]]:
+    """A fresh learner at the first step of a task, and what the user should know of it."""
+    notices: list[str] = []
+    tell("opening the data")
+    stream = open_stream(recipe, notices.append)
+    if not 1 <= task <= len(stream.tasks):
+        raise RecipeError(f"{recipe.name}: there is no task {task}; the recipe has {len(stream.tasks)}")
+    tell("loading the backbone")
+    model = Continual(recipe, device)
+    for one in stream.tasks[:task]:
+        model.extend(one.names)
+    training = TaskTraining(
+        model, model.loader(stream.train_set(stream.tasks[task - 1])), Events([_Notices(notices)]), len(stream.tasks)
+    )
+    tell("beginning the task")
+    training.begin()  # some methods look at the task's images before they move
+    return training, notices
+
+
+@dataclass
+class _Notices:
+    """Listens to what a run would tell its user."""
+
+    texts: list[str]
+
+    def event(self, event: dict[str, Any]) -> None:
+        if event["event"] == "notice":
+            self.texts.append(event["text"])
+
+    def step(self, status: object) -> None: ...
+    def close(self) -> None: ...
+
+
+def run_batches(training: TaskTraining) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """The batches of a run, in its order and view, with the number of the step."""
+    recipe = training.model.recipe
+    augment, number = recipe.views.augment == "crop-flip", 0
+    for epoch in count():
+        name = (recipe.seed, "task", training.index, "epoch", epoch)
+        for images, labels in training.loader.train_batches(training.batch_size, name, augment=augment):
+            yield number, images, labels
+            number += 1

@@ -1,0 +1,214 @@
+"""How a cell of a grid is worked: its recipe is trained, or what a step of it costs is measured, or the flatness of its
+run.
+
+Each of these leaves its result below the folder of runs, written whole, under a name that follows from what was asked.
+So what is there is not worked again, and a table made of it is the same however often its making was interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from zofc.analysis.cost import cost
+from zofc.analysis.old_tasks import KeptRun
+from zofc.analysis.run_flatness import Settings, measure
+from zofc.recipe import Group, Recipe
+from zofc.training.checkpoint import kept_tasks
+from zofc.training.device import environment, pick_device
+from zofc.training.folder import RunFolder, digest, folder_for, write_whole
+from zofc.training.resolve import build_stream
+from zofc.training.runs import start_run, train
+
+KEPT = (
+    "all_classes", "final_average", "average_incremental", "last_task", "forgetting", "seconds", "peak_memory",
+    "trainable_parameters", "steps",
+)  # fmt: skip
+ENVIRONMENT = ("python", "torch", "timm", "device_name")
+FLATNESS = "flatness.json"  # in a run folder
+NOT_COST = {"training": {"checkpoint_minutes", "keep_tasks", "loggers"}}  # settings that no step notices
+SCORED = ("over", "rho", "images", "split", "rows")  # settings that Φ depends on
+Row = dict[str, Any]
+
+
+class Work(Protocol):
+    """What is done with a recipe, and where its result lies."""
+
+    @property
+    def needs(self) -> Work | None:
+        """What must have been done with the same recipe before."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing else may run beside it, since it reads a clock."""
+
+    def name(self, recipe: Recipe, runs: Path) -> str:
+        """Of the result, below `runs`."""
+
+    def done(self, recipe: Recipe, runs: Path) -> bool: ...
+
+    def do(self, recipe: Recipe, runs: Path) -> Row:
+        """Do what is left of it; what a table needs."""
+
+    def told(self, row: Row) -> str:
+        """Its row in a few words."""
+
+    def passes(self, recipe: Recipe) -> float:
+        """How long it takes, in forward passes of one image; a backward pass counts as one."""
+
+
+# -- training --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrainRun:
+    """Train the recipe in its run folder."""
+
+    needs: ClassVar[Work | None] = None
+    alone: ClassVar[bool] = False
+
+    def name(self, recipe: Recipe, runs: Path) -> str:
+        return str(folder_for(recipe, _place(recipe, runs)).relative_to(runs))
+
+    def done(self, recipe: Recipe, runs: Path) -> bool:
+        path = runs / self.name(recipe, runs)
+        return (path / "recipe.yaml").is_file() and RunFolder.existing(path).finished
+
+    def do(self, recipe: Recipe, runs: Path) -> Row:
+        folder = start_run(recipe, _place(recipe, runs))
+        metrics = train(folder)
+        made_with = folder.read_json("environment.json")
+        return {
+            **{key: metrics[key] for key in KEPT},
+            "environment": {key: made_with[key] for key in ENVIRONMENT},
+            "backbone": made_with["backbone"]["checksum"],
+            "run": str(folder.path.relative_to(runs)),
+        }
+
+    def told(self, row: Row) -> str:
+        forgotten = "" if row["forgetting"] is None else f", forgetting {row['forgetting']:.1f}"
+        return f"{row['all_classes']:.1f} % of all classes{forgotten}"
+
+    def passes(self, recipe: Recipe) -> float:
+        stream = build_stream(recipe, lambda text: None)
+        per_image = max((plan.epochs * _evaluations(plan) for plan in recipe.optimize.values()), default=0)
+        trained = sum(len(stream.train_set(task)) for task in stream.tasks)
+        tested = sum(len(test) for task in stream.tasks for _, test in stream.evaluation(task))
+        return trained * (per_image + 1) + tested
+
+
+TRAIN = TrainRun()
+
+
+def _place(recipe: Recipe, runs: Path) -> Path:
+    """Where a recipe's run lies: below `runs`; if it is to keep its tasks and the one there did not, below `runs/kept`,
+    where it is trained again."""
+    path = folder_for(recipe, runs)
+    if not recipe.training.keep_tasks or not (path / "recipe.yaml").is_file():
+        return runs
+    learned = RunFolder.existing(path).read_json("metrics.json").get("tasks", 0)
+    return runs if set(kept_tasks(path)) >= set(range(1, learned + 1)) else runs / "kept"
+
+
+def _evaluations(plan: Group) -> int:
+    """Passes of an image in one step."""
+    return 3 if plan.order == "first" else 1 + 2 * plan.queries
+
+
+# -- measuring -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MeasureCost:
+    """Measure what a step of the recipe costs. A timing, once measured, is kept."""
+
+    steps: int = 5  # timed
+    task: int = 1
+
+    needs: ClassVar[Work | None] = None
+    alone: ClassVar[bool] = True
+
+    def name(self, recipe: Recipe, runs: Path) -> str:
+        asked = {"recipe": recipe.model_dump(mode="json", exclude=NOT_COST), **asdict(self)}
+        return f"{recipe.name.replace('/', '-')}-{digest(asked)}.cost.json"
+
+    def done(self, recipe: Recipe, runs: Path) -> bool:
+        return (runs / self.name(recipe, runs)).is_file()
+
+    def do(self, recipe: Recipe, runs: Path) -> Row:
+        path = runs / self.name(recipe, runs)
+        if not path.is_file():
+            made_with = environment(pick_device(recipe.training.device))
+            found = {
+                "recipe": recipe.model_dump(mode="json"),
+                "environment": {key: made_with[key] for key in ENVIRONMENT},
+                "cost": cost(recipe, self.steps, self.task).as_json(),
+            }
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+        kept = json.loads(path.read_text("utf-8"))
+        return {"cost": kept["cost"], "environment": kept["environment"], "result": path.name}
+
+    def told(self, row: Row) -> str:
+        phases = row["cost"]["phases"]
+        return ", ".join(f"{'+'.join(phase['groups'])} {phase['step_seconds']:.3g} s a step" for phase in phases)
+
+    def passes(self, recipe: Recipe) -> float:
+        of_step = max((_evaluations(plan) for plan in recipe.optimize.values()), default=0)
+        images, phases, untimed = recipe.training.batch_size, len(recipe.optimize), 3  # the warm-up, and counting
+        return (self.steps + untimed) * (phases * images * of_step + recipe.training.eval_batch_size)
+
+
+@dataclass(frozen=True)
+class MeasureFlatness:
+    """Measure Φ of the recipe's run after each of its tasks, which it must keep."""
+
+    settings: Settings
+
+    needs: ClassVar[Work | None] = TRAIN
+    alone: ClassVar[bool] = False
+
+    def name(self, recipe: Recipe, runs: Path) -> str:
+        return f"{TRAIN.name(recipe, runs)}/{FLATNESS}"
+
+    def done(self, recipe: Recipe, runs: Path) -> bool:
+        return TRAIN.done(recipe, runs) and self._scores((runs / self.name(recipe, runs)).parent) is not None
+
+    def do(self, recipe: Recipe, runs: Path) -> Row:
+        row = TRAIN.do(recipe, runs)
+        path = runs / row["run"]
+        scores = self._scores(path)
+        if scores is None:
+            run = KeptRun(path, recipe.training.device)
+            found = measure(run, self.settings, [])
+            with run.folder.locked():
+                run.folder.write_json(FLATNESS, found.as_json())
+            scores = self._scores(path)
+        return {**row, "flatness": scores}
+
+    def _scores(self, run: Path) -> dict[str, list[tuple[int, float]]] | None:
+        """Φ of the old tasks after each task that has some, over each set of parameters, as the run folder has it; None
+        if it has none, or one that was measured otherwise."""
+        found, asked = RunFolder(run).read_json(FLATNESS), json.loads(json.dumps(asdict(self.settings)))
+        if not found or any(found["settings"][key] != asked[key] for key in SCORED):
+            return None
+        return {
+            name: [(entry["task"], entry["old"]["score"]) for entry in entries if entry["old"] is not None]
+            for name, entries in found["by_set"].items()
+        }
+
+    def told(self, row: Row) -> str:
+        ends = {name: scores[-1] for name, scores in row["flatness"].items() if scores}
+        return ", ".join(f"Φ {score:.3g} over {name} after task {task}" for name, (task, score) in ends.items())
+
+    def passes(self, recipe: Recipe) -> float:
+        stream, most = build_stream(recipe, lambda text: None), self.settings.images
+        seen = sum(
+            len(test) if most is None else min(len(test), most * len(names))
+            for task in stream.tasks
+            for names, test in stream.evaluation(task)
+        )
+        sets, points, forth_and_back, double = 2, 2, 2, 2
+        return seen * sets * points * forth_and_back * double
