@@ -31,7 +31,13 @@ from zofc.training.task import TaskTraining
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "zofc"
 CARD = PACKAGE / "model" / "weights" / "README.md"
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), CARD]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "benchmarks" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    CARD,
+]
 README = DOCUMENTS[0].read_text("utf-8")
 
 
@@ -52,13 +58,13 @@ def imported(path: Path, name: str) -> ModuleType:
 # -- numbers ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_readmes_table_is_what_the_result_file_gives() -> None:
-    results = ROOT / "results" / "demo.json"
-    if not results.is_file():
-        pytest.skip("results/demo.json is not there; scripts/demo_results.py makes it")
-    script = imported(ROOT / "scripts" / "demo_results.py", "demo_results")
-    shown = README.partition("<!-- demo table -->\n")[2].partition("\n<!-- /demo table -->")[0]
-    assert shown == script.table(json.loads(results.read_text()))
+@pytest.mark.parametrize("name", ["README.md", "benchmarks/README.md"])
+def test_the_tables_of_the_documents_are_what_the_result_files_give(name: str) -> None:
+    script = imported(ROOT / "scripts" / "fill_tables.py", "fill_tables")
+    text = (ROOT / name).read_text("utf-8")
+    assert name in script.DOCUMENTS and script.filled(text) == text
+    emptied = re.sub(r"(<!-- ([\w ]+) -->\n).*?(<!-- /\2 -->)", r"\1\3", text, flags=re.DOTALL)
+    assert emptied != text and script.filled(emptied) == text
 
 
 def test_the_model_cards_numbers_are_those_measured() -> None:
