@@ -21,11 +21,13 @@ from zofc.errors import RecipeError
 from zofc.recipe import load_recipe, recipe_names
 from zofc.report.tables import Grid
 from zofc.studies import figures, reproduce, tables, work
-from zofc.studies.catalogue import DATASETS, STUDIES, Study, changed, get_study
-from zofc.studies.scale import SCALES, get_scale
+from zofc.studies.catalogue import STUDIES, Study, changed, get_study
+from zofc.studies.scale import SCALES, SMALL_RATES, get_scale
+from zofc.studies.settings import OURS, SETTINGS
+from zofc.studies.settings import PAPERS as DATASETS
 from zofc.training.checkpoint import kept_tasks
 from zofc.training.folder import RunFolder
-from zofc.training.resolve import check_recipe
+from zofc.training.resolve import build_stream, check_recipe
 
 PAPER = get_scale("paper")
 
@@ -98,14 +100,15 @@ def test_the_query_ablation_changes_the_number_of_queries_and_nothing_else() -> 
 
 @pytest.mark.parametrize("name", [name for name in SCALES if name != "paper"])
 def test_a_scaled_recipe_is_valid_and_carries_no_printed_number(name: str) -> None:
-    for cell in get_study("main-table").cells(get_scale(name), [1993], DATASETS, []):
+    scale = get_scale(name)
+    for cell in get_study("main-table").cells(scale, [1993], DATASETS, []):
         check_recipe(cell.recipe)
         assert cell.recipe.paper is None
-        assert cell.recipe.data.per_class == get_scale(name).per_class
+        assert cell.recipe.data.per_class == scale.per_class
         for group, group_plan in load_recipe(cell.recipe.name).optimize.items():
-            scaled = cell.recipe.optimize[group]
-            assert scaled.epochs == max(1, round(get_scale(name).epochs * group_plan.epochs))
-            assert scaled.start < scaled.epochs and scaled.lr == pytest.approx(10 * group_plan.lr)
+            scaled, factor = cell.recipe.optimize[group], scale.own_rates.get(cell.recipe.name.split("/")[0], 10)
+            assert scaled.epochs == max(scale.least_epochs, round(scale.epochs * group_plan.epochs))
+            assert scaled.start < scaled.epochs and scaled.lr == pytest.approx(factor * group_plan.lr)
 
 
 def test_changes_lie_over_the_scale_and_are_checked() -> None:
@@ -114,6 +117,56 @@ def test_changes_lie_over_the_scale_and_are_checked() -> None:
     assert changed(recipe, []) is recipe
     with pytest.raises(RecipeError, match="per_clas"):
         changed(recipe, ["data.per_clas=3"])
+
+
+@pytest.mark.parametrize("setting", OURS)
+@pytest.mark.parametrize("scale", ["paper", "small", "tiny"])
+def test_our_own_columns_take_the_recipes_to_other_data(setting: str, scale: str) -> None:
+    there = SETTINGS[setting]
+    cells = get_study("main-table").cells(get_scale(scale), [1], [there.dataset], [])
+    mine = [cell.recipe for cell in cells if cell.labels["setting"] == setting]
+    assert len(mine) == len(get_study("main-table").lines)
+    for recipe in mine:
+        check_recipe(recipe)
+        assert (scale == "tiny") == recipe.data.source.startswith("glyphs")
+        assert f"data.by={recipe.data.by}" in (*there.changes, "data.by=class")
+    if scale == "tiny":
+        stream = build_stream(mine[0], lambda text: None)
+        expected = {"caltech101-inc10": 2, "pacs-styles": 2, "pacs-pooled": 4, "pacs-domains": 2}
+        assert len(stream.tasks) == expected[setting]
+
+
+def test_the_papers_data_sets_are_taken_unless_others_are_asked_for() -> None:
+    assert set(get_study("main-table").columns(DATASETS)).isdisjoint(OURS)
+
+
+def test_small_rates_are_those_that_were_best_on_other_images() -> None:
+    script = Path(__file__).parents[1] / "scripts"
+    rows = json.loads((script.parent / "results" / "method_rates.json").read_text())["rows"]
+    best: dict[tuple[str, str], float] = {}
+    for row in sorted(rows, key=lambda row: float(row["all_classes"])):
+        best[row["method"], row["placement"]] = row["factor"]
+    ends = {"FO": "-fo", "ZO": "-zo"}
+    chosen = {f"{method}{ends[how]}": factor for (method, how), factor in best.items() if how in ends}
+    chosen["zofc"] = best["adapter", "hybrid"]
+    shared = {name: factor for name, factor in SMALL_RATES.items() if not name.endswith("-long")}
+    assert shared == chosen
+    for name in SMALL_RATES.keys() - shared.keys():
+        assert SMALL_RATES[name] == chosen[name.removesuffix("-long")]
+    (cell,) = of(get_study("main-table"), "L2P, ZO").cells(get_scale("small"), [1], ["cifar100"], [])
+    assert cell.recipe.optimize["peft"].lr == pytest.approx(
+        10 * load_recipe("l2p-zo/cifar100-inc5").optimize["peft"].lr
+    )
+
+
+def test_a_faster_scale_says_so_and_takes_no_differences() -> None:
+    scale = get_scale("small").faster()
+    assert "bf16" in scale.says and scale.says != get_scale("small").says
+    for cell in get_study("main-table").cells(scale, [1], ["cifar100"], []):
+        check_recipe(cell.recipe)
+        assert cell.recipe.training.precision == "bf16"
+        for plan in cell.recipe.optimize.values():
+            assert plan.order == "first" or plan.estimator == "forward_gradient"
 
 
 def test_unknown_names_are_answered_with_the_nearest() -> None:

@@ -534,7 +534,11 @@ def reproduce(
     study: Annotated[str, typer.Argument(help="a table or figure of the paper (zofc list studies), or all")],
     changes: Annotated[list[str] | None, typer.Argument(help="key=value, for every recipe")] = None,
     scale: Annotated[str, typer.Option(help="paper, small or tiny")] = "paper",
-    dataset: Annotated[list[str] | None, typer.Option(help="cifar100, imagenet-r, domainnet; all by default")] = None,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(help="cifar100, imagenet-r, domainnet (the paper's, by default); caltech101, pacs"),
+    ] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="forward gradients in bf16 in place of differences")] = False,
     seeds: Annotated[int, typer.Option(min=1, help="how many, from 1993 on")] = 1,
     workers: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
     runs: Annotated[Path, typer.Option(help="where the runs are kept, and found again")] = Path("runs/studies"),
@@ -546,16 +550,18 @@ def reproduce(
     them, however many workers there are."""
     from zofc.report.tables import duration
     from zofc.studies import reproduce as studies
-    from zofc.studies.catalogue import DATASETS, STUDIES, get_study
+    from zofc.studies.catalogue import STUDIES, get_study
     from zofc.studies.scale import get_scale
+    from zofc.studies.settings import DATASETS, PAPERS
 
     chosen = tuple(STUDIES.values()) if study == "all" else (get_study(study),)
-    wanted = tuple(dataset or DATASETS)
+    wanted = tuple(dataset or PAPERS)
     for name in wanted:
         if name not in DATASETS:
             raise RecipeError(f"--dataset: unknown data set '{name}'{nearest(name, DATASETS)}")
     numbers = tuple(range(1993, 1993 + seeds))
-    plan = studies.Plan(chosen, get_scale(scale), numbers, wanted, tuple(changes or ()), runs)
+    at = get_scale(scale).faster() if fast else get_scale(scale)
+    plan = studies.Plan(chosen, at, numbers, wanted, tuple(changes or ()), runs)
     out.print(f"{plan.standing()}; scale {scale}: {plan.scale.says}")
     if dry_run:
         left = plan.open()

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zofc.metrics import AccuracyMatrix, all_classes_over_time
-
 if TYPE_CHECKING:
     import plotly.graph_objects as go
     from matplotlib.figure import Figure
@@ -43,11 +41,12 @@ class Drawing:
     joined: bool = True  # by lines; else each is a point of its own
 
 
-def curves(title: str, matrices: Mapping[str, Sequence[AccuracyMatrix]]) -> Drawing:
+def curves(title: str, rows: Sequence[Mapping[str, Any]]) -> Drawing:
     """Accuracy on all classes seen after each task, by method."""
-    paths = {
-        name: [enumerate(all_classes_over_time(matrix), 1) for matrix in found] for name, found in matrices.items()
-    }
+    paths: dict[str, list[list[tuple[int, float | None]]]] = {}
+    for row in rows:
+        if "failed" not in row:
+            paths.setdefault(row["line"], []).append(list(enumerate(row["over_time"], 1)))
     return Drawing(title, "tasks learned", "accuracy on all classes seen (%)", _over_tasks(paths))
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from zofc.errors import ZofcError
-from zofc.metrics import AccuracyMatrix
 from zofc.model.backbone import load_backbone
 from zofc.recipe import Recipe
-from zofc.report.runs import read_runs
 from zofc.report.tables import Grid
 from zofc.studies import figures, tables
 from zofc.studies.catalogue import Study
@@ -117,42 +115,37 @@ def run(plan: Plan, out: Path, workers: int, tell: Tell) -> dict[str, Grid]:
 
 def _write(plan: Plan, study: Study, rows: Sequence[Row], folder: Path) -> Grid:
     folder.mkdir(parents=True, exist_ok=True)
-    columns = study.columns(plan.datasets)
     about = {"study": study.name, "scale": plan.scale.name, "says": plan.scale.says, "changes": plan.changes}
     write_whole(folder / "rows.json", json.dumps({**about, "rows": rows}, indent=1) + "\n")
-    grid = tables.table(study, plan.scale, rows, columns)
-    if plan.changes:
-        grid = replace(grid, notes=(*grid.notes, f"Changed in every recipe: {' '.join(plan.changes)}."))
+    columns = study.columns(plan.datasets)
+    grid = tables.table(study, plan.scale, rows, columns, plan.changes)
     write_whole(folder / "table.md", grid.markdown())
     write_whole(folder / "table.csv", tables.as_csv(grid))
     write_whole(folder / "table.tex", tables.as_latex(grid))
-    for setting in columns:
-        mine = [row for row in rows if row["setting"] == setting]
-        for name, drawing in _drawings(plan, study, mine, setting):
-            if drawing.series:
-                figures.save(drawing, folder / name)
+    for name, drawing in drawings(study, plan.scale, rows, columns):
+        figures.save(drawing, folder / name)
     return grid
 
 
-def _drawings(plan: Plan, study: Study, rows: Sequence[Row], setting: str) -> Iterator[tuple[str, figures.Drawing]]:
-    """A study's figures for one column, with the names of their files."""
-    where = f"({setting}, scale {plan.scale.name})"
+def drawings(
+    study: Study, scale: Scale, rows: Sequence[Row], columns: Sequence[str]
+) -> Iterator[tuple[str, figures.Drawing]]:
+    """A study's figures, each of one column, with the names of their files."""
+    for setting in columns:
+        mine = [row for row in rows if row["setting"] == setting]
+        for name, drawing in _drawn(study, scale, mine, setting):
+            if drawing.series:
+                yield name, drawing
+
+
+def _drawn(study: Study, scale: Scale, rows: Sequence[Row], setting: str) -> Iterator[tuple[str, figures.Drawing]]:
+    where = f"({setting}, scale {scale.name})"
     title = f"{study.title} {where}"
     if study.shows == "trade-off":
         yield setting, figures.trade_off(title, rows)
     elif study.shows == "curves":
-        yield setting, figures.curves(title, _matrices(plan, rows))
+        yield setting, figures.curves(title, rows)
     elif study.shows == "flatness":
         for over, words in tables.SETS.items():
             title = f"{study.title}, {words} {where}"
-            yield f"{setting}-{over.replace('+', '-')}", figures.flatness(title, rows, over, plan.scale.flatness.rho)
-
-
-def _matrices(plan: Plan, rows: Sequence[Row]) -> dict[str, list[AccuracyMatrix]]:
-    found: dict[str, list[AccuracyMatrix]] = {}
-    for row in rows:
-        if "failed" not in row:
-            (record,) = read_runs([plan.runs / row["run"]])
-            if record.matrix is not None:
-                found.setdefault(row["line"], []).append(record.matrix)
-    return found
+            yield f"{setting}-{over.replace('+', '-')}", figures.flatness(title, rows, over, scale.flatness.rho)

@@ -14,34 +14,63 @@ from zofc.recipe import Recipe
 
 SCORE = Settings(directions=0, probes=0, products=0)  # Φ alone, at the paper's radius
 
+# What results/method_rates.json has for few steps on a small ViT, by family of recipes; ten times for the others.
+SMALL_RATES = {
+    "classifier-fo": 10.0, "classifier-zo": 100.0, "adapter-fo": 10.0, "adapter-zo": 100.0, "zofc": 10.0,
+    "lae-fo": 10.0, "lae-zo": 1.0, "l2p-fo": 1.0, "l2p-zo": 10.0, "l2p-zo-long": 10.0, "coda-fo": 100.0,
+    "coda-zo": 100.0, "coda-zo-long": 100.0, "aper-fo": 100.0, "aper-zo": 100.0, "ease-fo": 100.0, "ease-zo": 1.0,
+    "inflora-fo": 100.0, "inflora-zo": 100.0,
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Scale:
-    """Changes to every recipe of a study. Epochs are shares of the recipe's own, one at least."""
+    """Changes to every recipe of a study."""
 
     name: str
     says: str
-    epochs: float = 1.0
+    epochs: float = 1.0  # a share of the recipe's own
+    least_epochs: int = 1
     rates: float = 1.0  # on all learning rates, which belong to many more steps
+    own_rates: dict[str, float] = field(default_factory=dict)  # in its place, by family of recipes
     batch_size: int | None = None
     per_class: int | None = None
     test_per_class: int | None = None
-    data: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)  # of images, by what a task is (`data.by`)
     increments: dict[int, int] = field(default_factory=dict)  # classes per task, by the recipe's own number
     classes: int | None = None
     backbone: str | None = None
     coda_pool: int | None = None
     timed_steps: int = 5  # of a cost
     flatness: Settings = SCORE
+    fast: bool = False
+
+    def faster(self) -> Scale:
+        """The same with forward gradients in bf16 for differences in fp32."""
+        says = f"{self.says}; everything in bf16, and derivatives along the directions in place of differences"
+        return replace(self, says=says, fast=True)
 
     def apply(self, recipe: Recipe) -> Recipe:
-        if self.name == "paper":
-            return recipe
-        plans = dict(recipe.optimize)
+        scaled = recipe if self.name == "paper" else self._scaled(recipe)
+        if not self.fast:
+            return scaled
+        plans = dict(scaled.optimize)
         for name, plan in plans.items():
-            rates = {"lr": plan.lr * self.rates, "min_lr": plan.min_lr * self.rates}
+            if plan.order == "zeroth":
+                update = {"estimator": "forward_gradient", "chunk": min(plan.queries, 4)}
+                plans[name] = plan.model_copy(update=update)
+        training = scaled.training.model_copy(update={"precision": "bf16"})
+        return scaled.model_copy(update={"optimize": plans, "training": training})
+
+    def _scaled(self, recipe: Recipe) -> Recipe:
+        plans = dict(recipe.optimize)
+        factor = self.own_rates.get(recipe.name.partition("/")[0], self.rates)
+        for name, plan in plans.items():
+            rates = {"lr": plan.lr * factor, "min_lr": plan.min_lr * factor}
             plans[name] = plan.model_copy(update={**self._epochs(plan.epochs, plan.start), **rates})
-        data = {**self.data, "per_class": self.per_class, "test_per_class": self.test_per_class}
+        data: dict[str, Any] = {"per_class": self.per_class, "test_per_class": self.test_per_class}
+        if self.sources:
+            data |= {"source": self.sources[recipe.data.by], "root": None}
         if self.classes is not None:
             data |= {"classes": self.classes, "increment": self.increments.get(recipe.data.increment, 2)}
         changes: dict[str, Any] = {"optimize": plans, "data": recipe.data.model_copy(update=data), "paper": None}
@@ -54,7 +83,7 @@ class Scale:
         return recipe.model_copy(update=changes)
 
     def _epochs(self, epochs: int, start: int) -> dict[str, int]:
-        fewer = max(1, round(self.epochs * epochs))
+        fewer = max(self.least_epochs, round(self.epochs * epochs))
         return {"epochs": fewer, "start": min(round(self.epochs * start), fewer - 1)}
 
 
@@ -64,11 +93,14 @@ SCALES = {
         Scale("paper", "the paper's backbone, data and epochs", flatness=replace(SCORE, images=None)),
         Scale(
             "small",
-            "100 training and 50 test images a class, a quarter of the epochs at ten times the learning rates, and the "
-            "backbone and data that are given (backbone.name=…, data.source=…)",
+            "at most 96 training and 50 test images a class, a quarter of the epochs (three at least) at 1, 10 or 100 "
+            "times the learning rates (the best on other training images), and the backbone that is given "
+            "(backbone.name=…)",
             epochs=0.25,
+            least_epochs=3,
             rates=10.0,
-            per_class=100,
+            own_rates=SMALL_RATES,
+            per_class=96,
             test_per_class=50,
         ),
         Scale(
@@ -80,7 +112,7 @@ SCALES = {
             batch_size=8,
             per_class=8,
             test_per_class=6,
-            data={"source": "glyphs", "root": None},
+            sources={"class": "glyphs"} | dict.fromkeys(("domain", "domain-class"), "glyphs:domains=ink+neon"),
             increments={5: 2, 10: 4, 69: 2},
             classes=8,
             backbone="embedded",

@@ -14,6 +14,7 @@ from zofc.studies import costs
 from zofc.studies.catalogue import Line, Study
 from zofc.studies.costs import GIB, Rows, Values
 from zofc.studies.scale import Scale
+from zofc.studies.settings import SETTINGS
 
 SPELLED = {  # metric, and what the paper's tables call it
     "average_incremental": "average over time % (avg)",
@@ -37,7 +38,7 @@ EXECUTED, FORMULA = ": executed", ": formula"  # what the titles of the rows of 
 DIGITS = {"gigabytes": ".3f", "seconds": ".3f"} | dict.fromkeys(costs.OPERATIONS, ".4g")
 
 
-def table(study: Study, scale: Scale, rows: Rows, columns: Sequence[str]) -> Grid:
+def table(study: Study, scale: Scale, rows: Rows, columns: Sequence[str], changes: Sequence[str] = ()) -> Grid:
     """Ours and, where it prints a number, the paper's, for each line of a study."""
     measures = MEASURES.get(study.shows, SPELLED)
     heads = [f"{setting}: {words}" for setting in columns for words in measures.values()]
@@ -56,9 +57,13 @@ def table(study: Study, scale: Scale, rows: Rows, columns: Sequence[str]) -> Gri
     notes = [f"Scale {scale.name}: {scale.says}. {seeds} seed{'s' * (seeds != 1)}; mean ± standard deviation."]
     if study.table is not None:
         notes.append("In brackets, what the paper prints at its own scale.")
+    notes += _notes(study, scale, rows)
+    notes += [f"{name}: {SETTINGS[name].says}." for name in columns if SETTINGS[name].says]
+    if changes:
+        notes.append(f"Changed in every recipe: {' '.join(changes)}.")
     failed = [row for row in rows if "failed" in row]
     warnings = [f"{row['line']}, {row['setting']}, seed {row['seed']} failed: {row['failed']}" for row in failed]
-    return Grid(("", *heads), tuple(body), study.title, (*notes, *_notes(study, scale, rows)), tuple(warnings))
+    return Grid(("", *heads), tuple(body), study.title, tuple(notes), tuple(warnings))
 
 
 def _ways(study: Study, rows: Rows) -> dict[str, Values]:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 from zofc.analysis.cost import cost
 from zofc.analysis.old_tasks import KeptRun
 from zofc.analysis.run_flatness import Settings, measure
+from zofc.metrics import AccuracyMatrix, all_classes_over_time
 from zofc.recipe import Group, Recipe
 from zofc.training.checkpoint import kept_tasks
 from zofc.training.device import environment, pick_device
@@ -82,6 +83,7 @@ class TrainRun:
         made_with = folder.read_json("environment.json")
         return {
             **{key: metrics[key] for key in KEPT},
+            "over_time": all_classes_over_time(AccuracyMatrix.from_json(folder.read_json("matrix.json"))),
             "environment": {key: made_with[key] for key in ENVIRONMENT},
             "backbone": made_with["backbone"]["checksum"],
             "run": str(folder.path.relative_to(runs)),
