@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -12,6 +14,10 @@ from zofc.optim.graphs import PLAIN_RUNS, Recorder
 from zofc.optim.placement import Placement
 from zofc.recipe import Backbone as BackboneRecipe
 from zofc.recipe import Group, Peft, Recipe
+from zofc.training.continual import Continual
+from zofc.training.memory import measure, resident
+from zofc.training.planner import plan_memory
+from zofc.training.resolve import open_stream
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 FIRST = Group(order="first", lr=0.1, epochs=2)
@@ -109,3 +115,29 @@ def test_on_other_devices_nothing_is_recorded(tiny: Backbone) -> None:
     for number in range(PLAIN_RUNS + 3):
         assert recorder("plain", lambda x: x + 1, torch.tensor([number])).tolist() == [number + 1]
     assert not recorder.recordings and not recorder.keeps(tiny)
+
+
+@needs_cuda
+def test_planned_steps_stay_inside_the_budget_with_their_recordings(tiny_recipe: Callable[..., Recipe]) -> None:
+    recipe = tiny_recipe("zofc/base", "training.device=cuda", "training.batch_size=12", "data.per_class=12")
+    model = Continual(recipe, torch.device("cuda"))
+    task = open_stream(recipe, lambda text: None).tasks[0]
+    model.extend(task.names)
+    images, labels = torch.rand(12, 3, model.backbone.image_size, model.backbone.image_size), torch.arange(12) % 2
+
+    def steps(place: Placement) -> int:
+        with measure(model.device, resident(model)) as peak:
+            for number in range(2 * PLAIN_RUNS + 1):
+                place.step(images.cuda(), labels.cuda(), 0, number)
+        assert any(recording is not None for recording in place.recorder.recordings.values())
+        return peak.bytes
+
+    def fresh() -> Placement:
+        return Placement(model.method, model.method.groups(), recipe.optimize, 1, 0, graphs=True)
+
+    budget = (model.backbone.bytes + steps(fresh())) // 2
+    settings = recipe.training.model_copy(update={"memory": f"{budget}B"})
+    model.recipe = recipe.model_copy(update={"training": settings})
+    place = fresh()
+    plan_memory(model, place, images.cuda(), labels.cuda())
+    assert steps(place) <= budget

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from zofc.errors import RecipeError
 from zofc.optim.estimators import get_estimator
+from zofc.optim.graphs import PLAIN_RUNS
 from zofc.optim.placement import Placement
 from zofc.optim.survey import Pace
 from zofc.training.continual import Continual
@@ -75,12 +76,14 @@ def points_of(placement: Placement, name: str) -> int:
 
 
 def rehearse(model: Continual, placement: Placement, name: str, images: Tensor, labels: Tensor, pace: Pace) -> float:
-    """Peak bytes of a step of one set at a pace, with the states of all optimisers; infinite if memory ran out."""
+    """Peak bytes of a step of one set at a pace, with the states of all optimisers, and where steps are recorded with
+    the making of a recording; infinite if memory ran out."""
     copies = tree_map_only(Tensor, torch.clone, {group: dict(tensors) for group, tensors in placement.groups.items()})
     plans = {group: mover.plan for members, mover in placement.movers.items() for group in members.split("+")}
     doubled = [leaf for leaf in tree_leaves((copies, placement.state())) if isinstance(leaf, Tensor)]
     with measure(model.device, [*resident(model), *doubled]) as peak:
-        twin = Placement(placement.method, copies, plans, seed=0, task=0)
+        recorded = placement.recorder.enabled
+        twin = Placement(placement.method, copies, plans, seed=0, task=0, graphs=recorded)
         movers, deep = twin.movers, placement.method.in_features
         for mover in movers.values():
             mover.plan = mover.plan.model_copy(update={"start": 0})
@@ -89,7 +92,8 @@ def rehearse(model: Continual, placement: Placement, name: str, images: Tensor, 
         twin.zeroth = {key: mover for key, mover in twin.zeroth.items() if key == name}
         twin.paces[name] = pace
         try:
-            twin.step(images, labels, 0, 0)
+            for number in range(PLAIN_RUNS + 1 if recorded else 1):  # the last of them is recorded
+                twin.step(images, labels, 0, number)
         except torch.OutOfMemoryError:
             return math.inf
     if twin.paces[name] != pace:  # it ran out and went on with less
