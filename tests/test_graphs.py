@@ -136,7 +136,7 @@ def test_planned_steps_stay_inside_the_budget_with_their_recordings(tiny_recipe:
         return Placement(model.method, model.method.groups(), recipe.optimize, 1, 0, graphs=True)
 
     budget = (model.backbone.bytes + steps(fresh())) // 2
-    settings = recipe.training.model_copy(update={"memory": f"{budget}B"})
+    settings = recipe.training.model_copy(update={"memory": f"{budget // 1000}kB"})
     model.recipe = recipe.model_copy(update={"training": settings})
     place = fresh()
     plan_memory(model, place, images.cuda(), labels.cuda())
