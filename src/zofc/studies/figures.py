@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#8c564b", "#17becf")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
+LOOKS = (  # colour, and marker of either library
+    ("#0072b2", "o", "circle"), ("#d55e00", "s", "square"), ("#009e73", "^", "triangle-up"),
+    ("#cc79a7", "D", "diamond"), ("#e69f00", "v", "triangle-down"), ("#56b4e9", "P", "cross"), ("#555555", "X", "x"),
+    ("#8c564b", "*", "star"), ("#17becf", "<", "triangle-left"), ("#000000", "h", "hexagon"),
+)  # fmt: skip
 FORMATS = ("png", "pdf", "html")
 WIDEST = 68  # letters of a title in a line, which has the width of the axes
 
@@ -104,16 +107,23 @@ def save(drawing: Drawing, stem: Path) -> list[Path]:
     return paths
 
 
+def _looks(drawing: Drawing) -> list[tuple[str, str, str]]:
+    """Of each series: both orders of a method share one, drawn solid and filled, or dashed and open."""
+    methods = [series.title.removesuffix(", FO").removesuffix(", ZO") for series in drawing.series]
+    order = list(dict.fromkeys(methods))
+    return [LOOKS[order.index(method) % len(LOOKS)] for method in methods]
+
+
 def picture(drawing: Drawing) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(8, 4.8), layout="constrained")
     axes = figure.add_subplot()
-    for number, series in enumerate(drawing.series):
+    for series, (colour, marker, _) in zip(drawing.series, _looks(drawing), strict=True):
         axes.errorbar(
             series.x, series.y, series.spread if any(series.spread) else None,
-            color=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)], markersize=5, capsize=2,
+            color=colour, marker=marker, markersize=5, markerfacecolor="white" if series.dashed else colour, capsize=2,
             linestyle=("--" if series.dashed else "-") if drawing.joined else "none", linewidth=1.3, label=series.title,
         )  # fmt: skip
     if drawing.joined:
@@ -129,13 +139,13 @@ def interactive(drawing: Drawing) -> go.Figure:
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    for number, series in enumerate(drawing.series):
+    for series, (colour, _, symbol) in zip(drawing.series, _looks(drawing), strict=True):
         error = {"type": "data", "array": series.spread, "thickness": 1} if any(series.spread) else None
         figure.add_scatter(
             x=series.x, y=series.y, name=series.title, error_y=error,
             mode="lines+markers" if drawing.joined else "markers",
-            line={"color": COLOURS[number % len(COLOURS)], "dash": "dash" if series.dashed else "solid"},
-            marker={"size": 7 if drawing.joined else 11},
+            line={"color": colour, "dash": "dash" if series.dashed else "solid"},
+            marker={"size": 7 if drawing.joined else 11, "symbol": symbol + "-open" * series.dashed},
         )  # fmt: skip
     title = "<br>".join(textwrap.wrap(drawing.title, WIDEST))
     figure.update_layout(title=title, xaxis_title=drawing.x, yaxis_title=drawing.y, template="plotly_white")
