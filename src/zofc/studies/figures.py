@@ -108,10 +108,11 @@ def save(drawing: Drawing, stem: Path) -> list[Path]:
 
 
 def _looks(drawing: Drawing) -> list[tuple[str, str, str]]:
-    """Of each series: both orders of a method share one, drawn solid and filled, or dashed and open."""
+    """Of each series: both orders of a method share one, drawn solid and filled, or dashed and open; ZO-FC is black."""
     methods = [series.title.removesuffix(", FO").removesuffix(", ZO") for series in drawing.series]
-    order = list(dict.fromkeys(methods))
-    return [LOOKS[order.index(method) % len(LOOKS)] for method in methods]
+    *others, black = LOOKS
+    order = [method for method in dict.fromkeys(methods) if method != "ZO-FC"]
+    return [black if method == "ZO-FC" else others[order.index(method) % len(others)] for method in methods]
 
 
 def picture(drawing: Drawing) -> Figure:
