@@ -83,7 +83,7 @@ class TrainRun:
         made_with = folder.read_json("environment.json")
         return {
             **{key: metrics[key] for key in KEPT},
-            "over_time": all_classes_over_time(AccuracyMatrix.from_json(folder.read_json("matrix.json"))),
+            "over_time": list(all_classes_over_time(AccuracyMatrix.from_json(folder.read_json("matrix.json")))),
             "environment": {key: made_with[key] for key in ENVIRONMENT},
             "backbone": made_with["backbone"]["checksum"],
             "run": str(folder.path.relative_to(runs)),
