@@ -471,6 +471,16 @@ def test_nothing_in_a_picture_lies_over_anything_else() -> None:
     )
 
 
+def test_a_method_has_one_colour_under_either_order_and_no_two_methods_look_alike() -> None:
+    lines = [line.title for line in STUDIES["accuracy-trends"].lines]
+    drawing = figures.curves("title", [{"line": line, "over_time": [80.0, 60.0]} for line in lines])
+    numbers = {series.title: number for number, series in drawing.numbered()}
+    assert numbers["EASE, FO"] == numbers["EASE, ZO"] != numbers["ZO-FC"]
+    looks = {(number % len(figures.COLOURS), number % len(figures.MARKERS), series.dashed)
+             for number, series in drawing.numbered()}  # fmt: skip
+    assert len(looks) == len(lines)
+
+
 @pytest.mark.parametrize("name", ["runtime", "flops", "flatness-curves"])
 def test_the_plan_of_measurements_is_shown_with_its_time(tmp_path: Path, tiny_weights: Path, name: str) -> None:
     words = ["reproduce", name, "--scale", "tiny", "--dataset", "cifar100", "--runs", str(tmp_path), "--dry-run",

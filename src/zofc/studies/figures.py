@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555", "#8c564b", "#17becf")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
+COLOURS = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#777777", "#8c564b", "#17becf", "#000000",
+)  # fmt: skip
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", "h")
 FORMATS = ("png", "pdf", "html")
 WIDEST = 68  # letters of a title in a line, which has the width of the axes
 
@@ -39,6 +41,12 @@ class Drawing:
     y: str
     series: tuple[Series, ...]
     joined: bool = True  # by lines; else each is a point of its own
+
+    def numbered(self) -> list[tuple[int, Series]]:
+        """The series, each with the number of its method, which has one colour under either order."""
+        methods = [series.title.removesuffix(", FO").removesuffix(", ZO") for series in self.series]
+        numbers = {method: number for number, method in enumerate(dict.fromkeys(methods))}
+        return [(numbers[method], series) for method, series in zip(methods, self.series, strict=True)]
 
 
 def curves(title: str, rows: Sequence[Mapping[str, Any]]) -> Drawing:
@@ -110,10 +118,11 @@ def picture(drawing: Drawing) -> Figure:
 
     figure = Figure(figsize=(8, 4.8), layout="constrained")
     axes = figure.add_subplot()
-    for number, series in enumerate(drawing.series):
+    for number, series in drawing.numbered():
         axes.errorbar(
             series.x, series.y, series.spread if any(series.spread) else None,
-            color=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)], markersize=5, capsize=2,
+            color=COLOURS[number % len(COLOURS)], marker=MARKERS[number % len(MARKERS)],
+            markersize=5 if drawing.joined else 7, markerfacecolor="white" if series.dashed else None, capsize=2,
             linestyle=("--" if series.dashed else "-") if drawing.joined else "none", linewidth=1.3, label=series.title,
         )  # fmt: skip
     if drawing.joined:
@@ -129,13 +138,13 @@ def interactive(drawing: Drawing) -> go.Figure:
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    for number, series in enumerate(drawing.series):
+    for number, series in drawing.numbered():
         error = {"type": "data", "array": series.spread, "thickness": 1} if any(series.spread) else None
         figure.add_scatter(
             x=series.x, y=series.y, name=series.title, error_y=error,
             mode="lines+markers" if drawing.joined else "markers",
             line={"color": COLOURS[number % len(COLOURS)], "dash": "dash" if series.dashed else "solid"},
-            marker={"size": 7 if drawing.joined else 11},
+            marker={"size": 7 if drawing.joined else 11, "symbol": "circle-open" if series.dashed else "circle"},
         )  # fmt: skip
     title = "<br>".join(textwrap.wrap(drawing.title, WIDEST))
     figure.update_layout(title=title, xaxis_title=drawing.x, yaxis_title=drawing.y, template="plotly_white")
