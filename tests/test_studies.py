@@ -471,6 +471,22 @@ def test_nothing_in_a_picture_lies_over_anything_else() -> None:
     )
 
 
+def test_a_method_has_one_colour_under_either_order_and_no_two_methods_look_alike() -> None:
+    lines = [line.title for line in STUDIES["accuracy-trends"].lines]
+    drawing = figures.curves("title", [{"line": line, "over_time": [80.0, 60.0]} for line in lines])
+    found = {series.title: look for series, look in zip(drawing.series, figures.looks(drawing), strict=True)}
+    for title, look in found.items():
+        for other, same in found.items():
+            one_method = title.removesuffix(", FO").removesuffix(", ZO") == other.removesuffix(", FO").removesuffix(
+                ", ZO"
+            )
+            assert (look == same) == one_method, (title, other)
+    for line, series in zip(figures.picture(drawing).axes[0].get_lines(), drawing.series, strict=True):
+        assert (
+            (line.get_linestyle() == "--") == (line.get_markerfacecolor() == "white") == series.title.endswith(", ZO")
+        )
+
+
 @pytest.mark.parametrize("name", ["runtime", "flops", "flatness-curves"])
 def test_the_plan_of_measurements_is_shown_with_its_time(tmp_path: Path, tiny_weights: Path, name: str) -> None:
     words = ["reproduce", name, "--scale", "tiny", "--dataset", "cifar100", "--runs", str(tmp_path), "--dry-run",

@@ -107,7 +107,7 @@ def save(drawing: Drawing, stem: Path) -> list[Path]:
     return paths
 
 
-def _looks(drawing: Drawing) -> list[tuple[str, str, str]]:
+def looks(drawing: Drawing) -> list[tuple[str, str, str]]:
     """Of each series: both orders of a method share one, drawn solid and filled, or dashed and open; ZO-FC is black."""
     methods = [series.title.removesuffix(", FO").removesuffix(", ZO") for series in drawing.series]
     *others, black = LOOKS
@@ -121,7 +121,7 @@ def picture(drawing: Drawing) -> Figure:
 
     figure = Figure(figsize=(8, 4.8), layout="constrained")
     axes = figure.add_subplot()
-    for series, (colour, marker, _) in zip(drawing.series, _looks(drawing), strict=True):
+    for series, (colour, marker, _) in zip(drawing.series, looks(drawing), strict=True):
         axes.errorbar(
             series.x, series.y, series.spread if any(series.spread) else None,
             color=colour, marker=marker, markersize=5, markerfacecolor="white" if series.dashed else colour, capsize=2,
@@ -140,7 +140,7 @@ def interactive(drawing: Drawing) -> go.Figure:
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    for series, (colour, _, symbol) in zip(drawing.series, _looks(drawing), strict=True):
+    for series, (colour, _, symbol) in zip(drawing.series, looks(drawing), strict=True):
         error = {"type": "data", "array": series.spread, "thickness": 1} if any(series.spread) else None
         figure.add_scatter(
             x=series.x, y=series.y, name=series.title, error_y=error,
