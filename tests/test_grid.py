@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -97,24 +98,52 @@ from zofc.recipe import load_recipe
 from zofc.studies.grid import Cell, collect
 
 if __name__ == "__main__":
-    recipe = load_recipe("recipe.yaml")
-    cells = [Cell({"seed": seed}, recipe.model_copy(update={"seed": seed})) for seed in range(4)]
+    recipes = [load_recipe(f"{kind}.yaml", [f"seed={seed}"]) for seed, kind in enumerate(sys.argv[1:])]
+    cells = [Cell({"seed": recipe.seed}, recipe) for recipe in recipes]
     collect(cells, Path("runs"), Path("rows.json"), {}, workers=2, tell=lambda text: None)
 """
 
 
+def start_grid(make: Make, folder: Path, *kinds: str) -> subprocess.Popen[str]:
+    """Two workers at cells of these kinds, in a process of their own."""
+    for kind, epochs in (("short", 1), ("long", 100000)):
+        lengths = [f"optimize.{group}.epochs={epochs}" for group in ("peft", "head")]
+        (folder / f"{kind}.yaml").write_text(dump_recipe(make("zofc/base", "training.threads=1", *lengths)))
+    (folder / "grid.py").write_text(GRID)
+    return subprocess.Popen([sys.executable, "grid.py", *kinds], cwd=folder, stderr=subprocess.PIPE, text=True)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["asked to stop", "killed"])
-def test_workers_stop_with_the_process_that_began_them(tiny_recipe: Make, tmp_path: Path, number: int) -> None:
-    long = tiny_recipe("zofc/base", "optimize.peft.epochs=100000", "optimize.head.epochs=100000", "training.threads=1")
-    (tmp_path / "recipe.yaml").write_text(dump_recipe(long))
-    (tmp_path / "grid.py").write_text(GRID)
-    process = subprocess.Popen([sys.executable, "grid.py"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    assert waited(lambda: steps(tmp_path) == 2)
+@pytest.mark.parametrize(("kinds", "at_work"), [(["long"] * 4, 2), (["short", "long"], 1)], ids=["busy", "one idle"])
+def test_workers_stop_with_the_process_that_began_them(
+    tiny_recipe: Make, tmp_path: Path, number: int, kinds: list[str], at_work: int
+) -> None:
+    process = start_grid(tiny_recipe, tmp_path, *kinds)
+    finished = kinds.count("short")
+    assert waited(lambda: steps(tmp_path) == at_work + finished and rows_in(tmp_path / "rows.json") == finished)
     process.send_signal(number)
     _, said = process.communicate(timeout=60)  # the workers hold the other end: it returns when they are gone
     assert process.returncode == (-number if number == signal.SIGKILL else 1), said
     saved = [load_checkpoint(path.parent) for path in tmp_path.glob("runs/*/recipe.yaml")]
-    assert len(saved) == 2 and all(found is not None and found[0].task_steps > 0 for found in saved)
+    stopped = [found[0] for found in saved if found is not None and found[0].task_steps and not found[0].done]
+    assert len(stopped) == at_work
+
+
+def test_a_worker_that_is_killed_is_told_of_and_the_others_end(tiny_recipe: Make, tmp_path: Path) -> None:
+    process = start_grid(tiny_recipe, tmp_path, "long", "long")
+    assert waited(lambda: steps(tmp_path) == 2)
+    listed = subprocess.run(
+        ["ps", "-ww", "--ppid", str(process.pid), "-o", "pid=,args="], capture_output=True, text=True
+    )
+    workers = [int(line.split()[0]) for line in listed.stdout.splitlines() if "spawn_main" in line]
+    assert len(workers) == 2, listed
+    os.kill(workers[0], signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1 and "a worker was killed" in said
+
+
+def rows_in(path: Path) -> int:
+    return len(json.loads(path.read_text())["rows"]) if path.exists() else 0
 
 
 def steps(folder: Path) -> int:

@@ -6,13 +6,16 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
+from types import FrameType
 from typing import TypeVar
 
 from zofc.data.source import remember_sources
-from zofc.errors import Interrupted
+from zofc.errors import Interrupted, RunError
 from zofc.training.signals import stop_signals
 
 T = TypeVar("T")
@@ -34,6 +37,11 @@ def in_processes(work: Callable[[T], R], items: Sequence[T], workers: int) -> It
                     yield given[future], future.result()
                 if asked.stop:
                     raise Interrupted("stopped and saved; the same command goes on from there")
+        except BrokenProcessPool:
+            raise RunError(
+                "a worker was killed, perhaps for want of memory: take fewer at a time. The same command goes on from "
+                "what is finished."
+            ) from None
         finally:
             asking.close()  # those at work save first, no other begins
             pool.shutdown(wait=True, cancel_futures=True)
@@ -41,30 +49,42 @@ def in_processes(work: Callable[[T], R], items: Sequence[T], workers: int) -> It
 
 # -- inside a worker -------------------------------------------------------------------------------------------------
 
-_stopping = threading.Event()
+_stopping, _at_work = threading.Event(), threading.Event()
 
 
 def _begin(asks: Connection) -> None:
-    """A worker stops, as a signal would make it, when the other end of `asks` is closed or its process gone. A
-    terminal's own signal reaches that process alone: a worker that got both would not wait to save."""
+    """A worker stops what it is at when the other end of `asks` is closed, or its process gone. A terminal's own signal
+    reaches that process alone: a worker that got both would not wait to save."""
     os.setpgrp()
+    signal.signal(signal.SIGTERM, _stop)
     remember_sources()
-    threading.Thread(target=_stop_when_closed, args=(asks,), daemon=True).start()
+    threading.Thread(target=_listen, args=(asks,), daemon=True).start()
 
 
-def _stop_when_closed(asks: Connection) -> None:
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Where nothing is trained yet that could be saved (training has a handler of its own)."""
+    if _at_work.is_set():
+        raise Interrupted("stopped before it began")
+
+
+def _listen(asks: Connection) -> None:
     asks.poll(None)
     _stopping.set()
-    os.kill(os.getpid(), signal.SIGTERM)
+    if _at_work.is_set():
+        os.kill(os.getpid(), signal.SIGTERM)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()  # who would end this process, after its work
+    while _at_work.is_set():
+        time.sleep(0.05)
+    os._exit(1)
 
 
 def _do(work: Callable[[T], R], item: T) -> R:
-    if _stopping.is_set():  # a pool hands out one item more than it can take back
-        raise Interrupted("not begun")
+    _at_work.set()
     try:
+        if _stopping.is_set():  # a pool hands out one item more than it can take back
+            raise Interrupted("not begun")
         return work(item)
-    except Interrupted:
-        parent = multiprocessing.parent_process()
-        if parent is None or not parent.is_alive():  # nobody is left who would end this process
-            os._exit(1)
-        raise
+    finally:
+        _at_work.clear()
