@@ -77,14 +77,17 @@ def filled(text: str) -> str:
 
 
 def main() -> None:
+    differ = False
     for name in DOCUMENTS:
         path = ROOT / name
         text = path.read_text("utf-8")
         new = filled(text)
         if new != text:
+            differ = True
             print(f"{name} {'differs from the results' if '--check' in sys.argv else 'written'}")
             if "--check" not in sys.argv:
                 path.write_text(new, "utf-8")
+    sys.exit(int(differ and "--check" in sys.argv))
 
 
 if __name__ == "__main__":

@@ -44,6 +44,13 @@ def late(row: Row) -> float | None:
     return score(row, "peft", slice(len(row["flatness"].get("peft") or []) // 2, None))
 
 
+def memory(row: Row) -> float | None:
+    """Of a measured step, or of a trained run."""
+    if "cost" in row:
+        return max(phase["peak"] for phase in row["cost"]["phases"]) / costs.GIB
+    return float(row["peak_memory"] / costs.GIB) if row["steps"] else None
+
+
 def _line(study: str, row: Row) -> Line:
     return next(line for line in STUDIES[study].lines if line.title == row["line"])
 
@@ -59,10 +66,7 @@ FORGETTING = Measure("forgetting, points", "forgetting", lambda row: row["forget
 LEARNED = Measure("best accuracy on each task, mean over tasks, points", "learned", learned)
 LOST = Measure("forgotten of what was learned, percent of it", "lost", lost)
 FALLEN = Measure("accuracy lost between the first and the last task, points", "fallen", fallen)
-MEMORY = Measure(
-    "peak memory of a step, GiB", "gigabytes", lambda row: row["peak_memory"] / 2**30 if row["steps"] else None, ".3f",
-    exact=True,
-)  # fmt: skip
+MEMORY = Measure("peak memory of a step, GiB", "gigabytes", lambda row: memory(row), ".3f", exact=True)
 SECONDS, OPERATIONS = _cost("runtime", "seconds"), _cost("flops", "total_flops")
 PHI = Measure("Φ over the adapter alone, mean over tasks", "phi", lambda row: score(row, "peft"), ".3g")
 PHI_HEAD = Measure("Φ over adapter and head, mean over tasks", "phi", lambda row: score(row, "peft+head"), ".3g")

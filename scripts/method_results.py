@@ -38,7 +38,7 @@ NAMES = {
     "ease": "EASE", "inflora": "InfLoRA",
 }  # fmt: skip
 LABELS = ("method", "placement", "variant", "readout")
-SHOWN = ("all_classes", "average_incremental", "forgetting")
+SHOWN = ("all_classes", "average_incremental", "last_task", "forgetting")
 Factors = Mapping[tuple[str, str], Sequence[float]]  # by method and placement
 
 
@@ -120,10 +120,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             placement, variant, readout = kind
             shown = {"none": "–", "hybrid": "ZO, FO classifier"}.get(placement, placement)
             shown += ", as released" * (variant == "zofc") + ", ridge readout" * (readout == "ridge")
-            shown_metrics = ("all_classes", "average_incremental", "last_task", "forgetting")
-            cells = [_spread([row[key] for row in mine]) for key in shown_metrics]
+            cells = [_spread([row[key] for row in mine]) for key in SHOWN]
             trained = bool(mine[0]["steps"])
-            memory = f"{statistics.mean(row['peak_memory'] for row in mine) / 2**20:.0f} MiB" if trained else "–"
+            memory = f"{statistics.median(row['peak_memory'] for row in mine) / 2**20:.0f} MiB" if trained else "–"
             seconds = f"{statistics.mean(row['seconds']['train'] for row in mine):.0f} s" if trained else "–"
             lines.append(f"| {NAMES[method]} | {shown} | {' | '.join(cells)} | {memory} | {seconds} |")
     return "\n".join(lines)

@@ -15,6 +15,7 @@ import pytest
 
 from zofc.analysis.cost import Cost
 from zofc.data.source import SOURCES, Source, SourceOptions, open_source
+from zofc.errors import RunError
 from zofc.recipe import Recipe, dump_recipe
 from zofc.studies import work
 from zofc.studies.grid import Cell, collect, run_grid
@@ -60,7 +61,9 @@ def test_rows_of_a_result_file_are_kept_where_their_recipe_is_the_same(tiny_reci
     assert len(told) == 1 and len(list((tmp_path / "other").iterdir())) == 1
     changed = [Cell({"row": "ZO-FC", "seed": 1}, tiny_recipe("zofc/base", "seed=1", "optimize.peft.lr=0.5"))]
     (row,) = collect(changed, tmp_path / "other", out, {}, tell=lambda text: None)
-    assert row["run"] != first[0]["run"]
+    assert row["run"] != first[0]["run"] and json.loads(out.read_text())["rows"] == [row, *both]  # none is lost
+    with pytest.raises(RunError, match="other settings"):
+        collect(changed, tmp_path / "other", out, {"epochs": 3}, tell=lambda text: None)
 
 
 def test_a_cell_that_fails_is_reported_and_the_others_run(tiny_recipe: Make, tmp_path: Path) -> None:
@@ -80,13 +83,8 @@ def test_several_workers_give_the_rows_of_one(tiny_recipe: Make, tmp_path: Path)
         }
 
 
-@pytest.mark.parametrize("threads", [None, 1])
-def test_how_many_threads_a_run_has_is_no_part_of_its_name(
-    tiny_recipe: Make, tmp_path: Path, threads: int | None
-) -> None:
-    given = [] if threads is None else [f"training.threads={threads}"]
-    recipe = tiny_recipe("zofc/base", *given)
-    ((_, row),) = run_grid([Cell({"n": 1}, recipe)], tmp_path)
+def test_how_many_threads_a_run_has_is_no_part_of_its_name(tiny_recipe: Make, tmp_path: Path) -> None:
+    ((_, row),) = run_grid([Cell({"n": 1}, tiny_recipe("zofc/base", "training.threads=1"))], tmp_path)
     ((_, same),) = run_grid([Cell({"n": 1}, tiny_recipe("zofc/base"))], tmp_path)
     assert row["run"] == same["run"]
 

@@ -23,8 +23,7 @@ from zofc.report.tables import Grid
 from zofc.studies import figures, reproduce, tables, work
 from zofc.studies.catalogue import STUDIES, Study, changed, get_study
 from zofc.studies.scale import SCALES, SMALL_RATES, get_scale
-from zofc.studies.settings import OURS, SETTINGS
-from zofc.studies.settings import PAPERS as DATASETS
+from zofc.studies.settings import OURS, PAPERS, SETTINGS
 from zofc.training.checkpoint import kept_tasks
 from zofc.training.folder import RunFolder
 from zofc.training.resolve import build_stream, check_recipe
@@ -67,7 +66,7 @@ def stopping(monkeypatch: pytest.MonkeyPatch, name: str, at: int) -> None:
 @pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
 def test_at_the_papers_scale_a_study_runs_the_shipped_recipes(study: object) -> None:
     assert isinstance(study, type(get_study("main-table")))
-    cells = study.cells(PAPER, [1993], DATASETS, [])
+    cells = study.cells(PAPER, [1993], PAPERS, [])
     assert cells
     for cell in cells:
         check_recipe(cell.recipe)
@@ -83,7 +82,7 @@ def test_every_printed_number_of_the_accuracy_tables_has_a_cell_beside_it() -> N
              "augmentation": "augmentation-ablation", "prompt-epochs": "prompt-epochs"}  # fmt: skip
     for table, name in names.items():
         study = get_study(name)
-        cells = {(c.labels["line"], c.labels["setting"]) for c in study.cells(PAPER, [1993], DATASETS, [])}
+        cells = {(c.labels["line"], c.labels["setting"]) for c in study.cells(PAPER, [1993], PAPERS, [])}
         for row, columns in paper.tables()[table]["rows"].items():
             line = next(line for line in study.lines if line.printed == row)
             for setting, printed in columns.items():
@@ -101,7 +100,7 @@ def test_the_query_ablation_changes_the_number_of_queries_and_nothing_else() -> 
 @pytest.mark.parametrize("name", [name for name in SCALES if name != "paper"])
 def test_a_scaled_recipe_is_valid_and_carries_no_printed_number(name: str) -> None:
     scale = get_scale(name)
-    for cell in get_study("main-table").cells(scale, [1993], DATASETS, []):
+    for cell in get_study("main-table").cells(scale, [1993], PAPERS, []):
         check_recipe(cell.recipe)
         assert cell.recipe.paper is None
         assert cell.recipe.data.per_class == scale.per_class
@@ -136,8 +135,19 @@ def test_our_own_columns_take_the_recipes_to_other_data(setting: str, scale: str
         assert len(stream.tasks) == expected[setting]
 
 
-def test_the_papers_data_sets_are_taken_unless_others_are_asked_for() -> None:
-    assert set(get_study("main-table").columns(DATASETS)).isdisjoint(OURS)
+def test_the_papers_data_sets_are_taken_unless_others_are_asked_for(tmp_path: Path) -> None:
+    def listed(*words: str) -> str:
+        command = ["reproduce", "main-table", "--scale", "tiny", "--runs", str(tmp_path), "--dry-run", *words]
+        return CliRunner().invoke(app, command).output
+
+    assert "domainnet-inc69" in listed() and "57 runs" in listed()
+    assert "76 runs" in listed("--dataset", "pacs", "--dataset", "caltech101")
+
+
+def test_a_study_without_a_column_on_the_data_is_refused_and_left_out_of_all() -> None:
+    with pytest.raises(RecipeError, match="query-ablation has no column on pacs; it has cifar100, imagenet-r"):
+        reproduce.on([get_study("query-ablation")], ["pacs"])
+    assert [study.name for study in reproduce.on(list(STUDIES.values()), ["pacs"])] == ["main-table"]
 
 
 def test_small_rates_are_those_that_were_best_on_other_images() -> None:

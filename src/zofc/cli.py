@@ -547,7 +547,7 @@ def reproduce(
 ) -> None:
     """Run a table or figure of the paper: its runs and measurements, then the table, ours beside the paper's. What is
     finished is not done again, so it can be stopped and started at any moment. Times are measured with nothing beside
-    them, however many workers there are."""
+    them, however many workers there are. Ends with status 1 if a run failed, which stops no other."""
     from zofc.report.tables import duration
     from zofc.studies import reproduce as studies
     from zofc.studies.catalogue import STUDIES, get_study
@@ -561,6 +561,7 @@ def reproduce(
             raise RecipeError(f"--dataset: unknown data set '{name}'{nearest(name, DATASETS)}")
     numbers = tuple(range(1993, 1993 + seeds))
     at = get_scale(scale).faster() if fast else get_scale(scale)
+    chosen = studies.on(chosen, wanted)
     plan = studies.Plan(chosen, at, numbers, wanted, tuple(changes or ()), runs)
     out.print(f"{plan.standing()}; scale {scale}: {plan.scale.says}")
     if dry_run:
@@ -577,6 +578,8 @@ def reproduce(
         out.print()
         out.print(grid)
     out.print(f"\ntables and figures are in {output}")
+    if any(grid.warnings for grid in grids.values()):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -43,4 +43,7 @@ def find_path(kind: str, argument: str, options: SourceOptions) -> Path:
     for place in places:
         if place.exists():
             return place
-    raise DataError(f"data.source: {kind}:{argument} does not exist: looked for {' and '.join(map(str, places))}")
+    unset = "" if len(places) > 1 else "; $ZOFC_DATA, below which it may lie, is not set"
+    raise DataError(
+        f"data.source: {kind}:{argument} does not exist: looked for {' and '.join(map(str, places))}{unset}"
+    )

@@ -11,6 +11,7 @@ import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -201,41 +202,41 @@ def open_source(spec: str, options: SourceOptions) -> Source:
     name, _, argument = spec.partition(":")
     if name not in SOURCES:
         raise DataError(f"data.source: unknown source '{name}'{nearest(name, SOURCES)}")
-    if _remembered is None:
+    memory = _remembered.get()
+    if memory is None:
         return SOURCES[name](argument, options)
     key = (spec, replace(options, notice=print))
-    if key not in _remembered:
+    if key not in memory:
+        while len(memory) >= REMEMBERED:
+            memory.pop(next(iter(memory)))
         notices: list[str] = []
-        found = SOURCES[name](argument, replace(options, notice=notices.append))
-        while len(_remembered) > 1:
-            _remembered.pop(next(iter(_remembered)))
-        _remembered[key] = found, notices
-    found, notices = _remembered[key]
+        memory[key] = SOURCES[name](argument, replace(options, notice=notices.append)), notices
+    memory[key] = memory.pop(key)  # the last used is the last to go
+    found, notices = memory[key]
     for text in notices:
         options.notice(text)
     return found
 
 
-_remembered: dict[tuple[str, SourceOptions], tuple[Source, list[str]]] | None = None
+REMEMBERED = 2
+Memory = dict[tuple[str, SourceOptions], tuple[Source, list[str]]]
+_remembered: ContextVar[Memory | None] = ContextVar("remembered", default=None)
 
 
-def remember_sources() -> None:
-    """From now on the last two sources opened are kept: runs on the same images, one after the other, read them once.
-    What changes in their files meanwhile is not seen."""
-    global _remembered
-    _remembered = {}
+def remember_sources() -> Token[Memory | None]:
+    """From now on the last two sources are kept: runs on the same images, one after the other, read them once. What
+    changes in their files meanwhile is not seen."""
+    return _remembered.set({})
 
 
 @contextmanager
 def remembered_sources() -> Iterator[None]:
     """The same, inside a block."""
-    global _remembered
-    before = _remembered
-    remember_sources()
+    before = remember_sources()
     try:
         yield
     finally:
-        _remembered = before
+        _remembered.reset(before)
 
 
 def refuse_argument(name: str, argument: str) -> None:

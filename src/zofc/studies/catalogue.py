@@ -55,7 +55,7 @@ class Study:
 
     def work(self, scale: Scale) -> Work:
         """What is done with each of its recipes."""
-        if self.shows in ("runtime", "operations"):
+        if self.shows in ("memory", "runtime", "operations"):
             return MeasureCost(scale.timed_steps)
         if self.shows == "flatness":
             return MeasureFlatness(scale.flatness)

@@ -34,6 +34,11 @@ def time_and_memory(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
     return {} if phase is None else {"gigabytes": phase["peak"] / GIB, "seconds": phase["epoch_seconds"]}
 
 
+def most_memory(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
+    """Of all its epochs."""
+    return {"gigabytes": max(phase["peak"] for phase in row["cost"]["phases"]) / GIB}
+
+
 # -- operations ------------------------------------------------------------------------------------------------------
 
 
@@ -85,9 +90,26 @@ def beside_first_order(count: Values, study: Study, rows: Rows) -> Values:
 # -- notes -----------------------------------------------------------------------------------------------------------
 
 
+WHAT_MEMORY = "Memory: all that the device's allocator holds; on a CPU, weights and the tensors of a step."
+
+
+def memory_notes(rows: Rows) -> list[str]:
+    """How it was measured."""
+    return [*_measured(rows), f"The first task, and of its epochs those that need most. {WHAT_MEMORY}"]
+
+
 def runtime_notes(rows: Rows) -> list[str]:
     """How it was measured."""
-    measured = {
+    return [
+        *_measured(rows),
+        "The first task; of ZO-FC, the epochs in which the classifier moves too. Making batches and evaluating are no "
+        f"part of it. {WHAT_MEMORY}",
+        "The paper names neither the data nor the device of these numbers.",
+    ]
+
+
+def _measured(rows: Rows) -> list[str]:
+    found = {
         f"On {cost['device']} ({row['environment']['device_name']}) in {cost['precision']}: batches of "
         f"{cost['batch_size']}, {cost['steps_per_epoch']} steps an epoch, a step being the median of {cost['steps']} "
         "after a warm-up."
@@ -95,12 +117,7 @@ def runtime_notes(rows: Rows) -> list[str]:
         if "failed" not in row
         for cost in [row["cost"]]
     }
-    return [
-        *sorted(measured),
-        "The first task; of ZO-FC, the epochs in which the classifier moves too. Making batches and evaluating are no "
-        "part of it. Memory: all that the device's allocator holds; on a CPU, weights and the tensors of a step.",
-        "The paper names neither the data nor the device of these numbers.",
-    ]
+    return sorted(found)
 
 
 def operation_notes(study: Study, rows: Rows) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from zofc.data.source import remembered_sources
-from zofc.errors import Interrupted, ZofcError
+from zofc.errors import Interrupted, RunError, ZofcError
 from zofc.recipe import Recipe
 from zofc.studies.pool import in_processes
 from zofc.studies.work import TRAIN, Row, Work
@@ -116,20 +116,27 @@ def collect(
     workers: int = 1,
     tell: Callable[[str], None] = print,
 ) -> list[Row]:
-    """Run a grid and keep its rows, in the order of the cells, in the file `out`, written anew after each. A row that
-    is there already, of a run of the same recipe, is kept."""
-    known = _rows_by_run(out)
+    """Run a grid and keep its rows, in the order of the cells, in the file `out`, written anew after each. Rows that
+    are there already are kept: those of a run of the same recipe for it, the others behind all."""
+    kept = _rows_before(out, about)
+    known = {row["run"]: row for row in kept if "run" in row}
     names = [cell.name(runs) for cell in cells]
+    others = [row for row in kept if row.get("run") not in names]
     found = {number: {**known[name], **cells[number].labels} for number, name in enumerate(names) if name in known}
     order = {id(cell): number for number, cell in enumerate(cells)}
     for cell, row in run_grid([cell for cell in cells if order[id(cell)] not in found], runs, workers):
         found[order[id(cell)]] = row
         rows = [found[number] for number in sorted(found)]
-        write_whole(out, json.dumps({**about, "rows": rows}, indent=1) + "\n")
+        write_whole(out, json.dumps({**about, "rows": [*rows, *others]}, indent=1) + "\n")
         tell(f"[{len(found)}/{len(cells)}] {cell}: {cell.told(row)}")
     return [found[number] for number in sorted(found)]
 
 
-def _rows_by_run(out: Path) -> dict[str, Row]:
-    rows = json.loads(out.read_text())["rows"] if out.is_file() else []
-    return {row["run"]: row for row in rows if "run" in row and "failed" not in row}
+def _rows_before(out: Path, about: Mapping[str, Any]) -> list[Row]:
+    if not out.is_file():
+        return []
+    whole = json.loads(out.read_text())
+    rows: list[Row] = whole.pop("rows")
+    if whole != json.loads(json.dumps(about)):
+        raise RunError(f"{out} holds rows that were made with other settings; name another file, or move it away")
+    return [row for row in rows if "failed" not in row]

@@ -10,14 +10,16 @@ from pathlib import Path
 
 import torch
 
-from zofc.errors import ZofcError
-from zofc.model.backbone import load_backbone
+from zofc.data.source import remembered_sources
+from zofc.errors import RecipeError, ZofcError
+from zofc.model.backbone import PRECISIONS, load_backbone
 from zofc.recipe import Recipe
 from zofc.report.tables import Grid
 from zofc.studies import figures, tables
 from zofc.studies.catalogue import Study
 from zofc.studies.grid import Cell, run_grid
 from zofc.studies.scale import Scale
+from zofc.studies.settings import SETTINGS
 from zofc.studies.work import TRAIN, Row
 from zofc.training.device import pick_device
 from zofc.training.folder import write_whole
@@ -63,6 +65,16 @@ class Plan:
         return "; ".join(words) or "no runs"
 
 
+def on(studies: Sequence[Study], datasets: Sequence[str]) -> tuple[Study, ...]:
+    """Those of the studies that have a column on one of the data sets; there must be one."""
+    found = tuple(study for study in studies if study.columns(datasets))
+    if not found:
+        (study,) = studies
+        has = ", ".join(dict.fromkeys(SETTINGS[name].dataset for name in study.settings))
+        raise RecipeError(f"--dataset: {study.name} has no column on {', '.join(datasets)}; it has {has}")
+    return found
+
+
 # -- before: how long it will take -----------------------------------------------------------------------------------
 
 
@@ -71,26 +83,29 @@ def estimate(cells: Sequence[Cell]) -> tuple[float, list[str]]:
     could not be estimated, each with its reason."""
     seconds, unknown = 0.0, []
     speeds: dict[tuple[str, str], float] = {}
-    for cell in cells:
-        key = (cell.recipe.backbone.name, cell.recipe.training.precision)
-        try:
-            if key not in speeds:
-                speeds[key] = _images_per_second(cell.recipe)
-            seconds += cell.work.passes(cell.recipe) / speeds[key]
-        except ZofcError as error:
-            unknown.append(f"{cell}: {error}")
+    with remembered_sources():
+        for cell in cells:
+            key = (cell.recipe.backbone.name, cell.recipe.training.precision)
+            try:
+                if key not in speeds:
+                    speeds[key] = _images_per_second(cell.recipe)
+                seconds += cell.work.passes(cell.recipe) / speeds[key]
+            except ZofcError as error:
+                unknown.append(f"{cell}: {error}")
     return seconds, unknown
 
 
 def _images_per_second(recipe: Recipe, batch: int = 16) -> float:
-    device = pick_device(recipe.training.device)
-    backbone = load_backbone(recipe.backbone, recipe.seed, device)
+    device, precision = pick_device(recipe.training.device), PRECISIONS[recipe.training.precision]
+    backbone = load_backbone(recipe.backbone, recipe.seed, device, precision)
     images = torch.zeros(batch, 3, backbone.image_size, backbone.image_size, device=device)
+    seconds = []
     with torch.no_grad():
-        float(backbone.features(images).sum())
-        clock = time.perf_counter()
-        float(backbone.features(images).sum())
-    return batch / (time.perf_counter() - clock)
+        for _ in range(4):
+            clock = time.perf_counter()
+            float(backbone.features(images).sum())
+            seconds.append(time.perf_counter() - clock)
+    return batch / min(seconds)
 
 
 # -- running, and what comes of it -----------------------------------------------------------------------------------
@@ -139,7 +154,7 @@ def drawings(
 
 
 def _drawn(study: Study, scale: Scale, rows: Sequence[Row], setting: str) -> Iterator[tuple[str, figures.Drawing]]:
-    where = f"({setting}, scale {scale.name})"
+    where = f"({setting}, scale {scale.label})"
     title = f"{study.title} {where}"
     if study.shows == "trade-off":
         yield setting, figures.trade_off(title, rows)

@@ -45,6 +45,11 @@ class Scale:
     flatness: Settings = SCORE
     fast: bool = False
 
+    @property
+    def label(self) -> str:
+        """For a title."""
+        return f"{self.name}, fast" if self.fast else self.name
+
     def faster(self) -> Scale:
         """The same with forward gradients in bf16 for differences in fp32."""
         says = f"{self.says}; everything in bf16, and derivatives along the directions in place of differences"
@@ -93,9 +98,9 @@ SCALES = {
         Scale("paper", "the paper's backbone, data and epochs", flatness=replace(SCORE, images=None)),
         Scale(
             "small",
-            "at most 96 training and 50 test images a class, a quarter of the epochs (three at least) at 1, 10 or 100 "
-            "times the learning rates (the best on other training images), and the backbone that is given "
-            "(backbone.name=…)",
+            "at most 96 training and 50 test images a class, a quarter of the epochs (three at least) at ten times the "
+            "learning rates, or at 1 or 100 times where that did better on other training images in a search over the "
+            "main table's methods, and the backbone that is given (backbone.name=…)",
             epochs=0.25,
             least_epochs=3,
             rates=10.0,

@@ -12,7 +12,7 @@ from typing import Any
 from zofc.report.tables import NONE, Grid
 from zofc.studies import costs
 from zofc.studies.catalogue import Line, Study
-from zofc.studies.costs import GIB, Rows, Values
+from zofc.studies.costs import Rows, Values
 from zofc.studies.scale import Scale
 from zofc.studies.settings import SETTINGS
 
@@ -55,14 +55,18 @@ def table(study: Study, scale: Scale, rows: Rows, columns: Sequence[str], change
                 body.append((line.title + way, *cells))
     seeds = len({row["seed"] for row in rows})
     notes = [f"Scale {scale.name}: {scale.says}. {seeds} seed{'s' * (seeds != 1)}; mean ± standard deviation."]
-    if study.table is not None:
+    if any("[" in cell for _, *cells in body for cell in cells):
         notes.append("In brackets, what the paper prints at its own scale.")
     notes += _notes(study, scale, rows)
     notes += [f"{name}: {SETTINGS[name].says}." for name in columns if SETTINGS[name].says]
     if changes:
         notes.append(f"Changed in every recipe: {' '.join(changes)}.")
-    failed = [row for row in rows if "failed" in row]
-    warnings = [f"{row['line']}, {row['setting']}, seed {row['seed']} failed: {row['failed']}" for row in failed]
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if "failed" in row:
+            where = f"{row['line']}, {row['setting']}, seed {row['seed']}"
+            reasons.setdefault(row["failed"], []).append(where)
+    warnings = [f"{'; '.join(cells)} failed: {why}" for why, cells in reasons.items()]
     return Grid(("", *heads), tuple(body), study.title, tuple(notes), tuple(warnings))
 
 
@@ -71,13 +75,15 @@ def _ways(study: Study, rows: Rows) -> dict[str, Values]:
     if study.shows == "operations":
         counts: dict[str, Values] = {EXECUTED: costs.executed, FORMULA: costs.by_formula}
         return {way: costs.beside_first_order(count, study, rows) for way, count in counts.items()}
-    return {"": {"runtime": costs.time_and_memory, "flatness": _flatness}.get(study.shows, _metrics)}
+    ways: dict[str, Values] = {
+        "memory": costs.most_memory, "runtime": costs.time_and_memory, "flatness": _flatness,
+    }  # fmt: skip
+    return {"": ways.get(study.shows, _metrics)}
 
 
 def _metrics(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
     """Of a trained run; those that it does not have are left out."""
-    found = {metric: row[metric] for metric in SPELLED if row[metric] is not None}
-    return {**found, "gigabytes": row["peak_memory"] / GIB} if row["steps"] else found
+    return {metric: row[metric] for metric in SPELLED if row[metric] is not None}
 
 
 def _flatness(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
@@ -106,6 +112,8 @@ def _places(value: float, significant: int = 3) -> int:
 
 def _notes(study: Study, scale: Scale, rows: Rows) -> list[str]:
     """What must be known of these numbers."""
+    if study.shows == "memory":
+        return costs.memory_notes(rows)
     if study.shows == "runtime":
         return costs.runtime_notes(rows)
     if study.shows == "operations":

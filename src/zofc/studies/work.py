@@ -116,7 +116,10 @@ def _place(recipe: Recipe, runs: Path) -> Path:
 
 def _evaluations(plan: Group) -> int:
     """Passes of an image in one step."""
-    return 3 if plan.order == "first" else 1 + 2 * plan.queries
+    if plan.order == "first":
+        return 3
+    two_points = plan.estimator == "spsa"
+    return 1 + plan.queries * (2 if two_points else 1)
 
 
 # -- measuring -------------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ def measure(device: torch.device, resident: Iterable[Tensor]) -> Iterator[Peak]:
     before: not the batch, and not what a run before this one may have left."""
     peak = Peak()
     if device.type == "cuda":
+        torch._C._cuda_clearCublasWorkspaces()  # which a step takes: not what happened to be there
         own = sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in resident}.values())
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
