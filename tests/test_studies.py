@@ -309,6 +309,19 @@ def test_the_operations_are_those_that_cost_counts_and_its_formula_s(tmp_path: P
         assert any(said in note for note in grid.notes)
 
 
+def test_peak_memory_is_measured_as_steps_are_executed_now(tmp_path: Path, tiny_weights: Path) -> None:
+    study = of(get_study("peak-memory"), "Adapter + Learnable Cls., FO", "ZO-FC")
+    assert len(study.lines) == 2
+    chosen = replace(plan(tmp_path, tiny_weights), studies=(study,))
+    grid = done(chosen, tmp_path / "out")["peak-memory"]
+    rows = json.loads((tmp_path / "out" / "peak-memory" / "rows.json").read_text())["rows"]
+    for row, (title, cell) in zip(rows, grid.rows, strict=True):
+        most = max(phase["peak"] for phase in row["cost"]["phases"]) / 2**30
+        assert title == row["line"] and cell.startswith(f"{most:.3f} [") and most > 0
+    cut = replace(chosen, changes=(*chosen.changes, "training.recompute=true"))
+    assert cut.distinct().keys().isdisjoint(chosen.distinct())  # it needs less, and is another measurement
+
+
 def test_a_timing_once_measured_is_kept_and_shared_by_both_tables(
     tmp_path: Path, tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
