@@ -21,7 +21,7 @@ types: $(VENV)/.installed
 
 # The report page is tested where there is a Chromium; its pictures are kept as build/report*.png.
 unit: $(VENV)/.installed
-	$(BIN)/pytest --cov --cov-report=term
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --cov --cov-report=term
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
