@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from zofc.errors import RunError
 from zofc.recipe import Recipe, dump_recipe
 from zofc.studies import work
 from zofc.studies.grid import Cell, collect, run_grid
+from zofc.studies.pool import in_processes
 from zofc.studies.work import KEPT, MeasureCost
 from zofc.training.checkpoint import load_checkpoint
 from zofc.training.folder import RunFolder
@@ -190,3 +192,12 @@ def test_a_clock_is_read_with_nothing_beside_it(
     monkeypatch.setattr(work, "cost", cost)
     order = [cell for cell, _ in run_grid([timed, *cells(tiny_recipe, 1)], tmp_path, workers=2)]
     assert order[-1] is timed and seen == [timed.recipe]
+
+
+def start_method(number: int) -> str:
+    return multiprocessing.get_start_method()
+
+
+def test_processes_of_a_worker_begin_as_those_of_any_other() -> None:
+    """Else a run whose images are loaded by processes of its own would begin them anew, slowly, for every epoch."""
+    assert dict(in_processes(start_method, [0, 1], 2)) == dict.fromkeys(range(2), multiprocessing.get_start_method())

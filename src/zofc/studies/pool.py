@@ -56,6 +56,7 @@ def _begin(asks: Connection) -> None:
     """A worker stops what it is at when the other end of `asks` is closed, or its process gone. A terminal's own signal
     reaches that process alone: a worker that got both would not wait to save."""
     os.setpgrp()
+    multiprocessing.set_start_method(None, force=True)  # else those who load its images would begin as slowly as it did
     signal.signal(signal.SIGTERM, _stop)
     remember_sources()
     threading.Thread(target=_listen, args=(asks,), daemon=True).start()

@@ -77,7 +77,8 @@ class Scale:
         if self.sources:
             data |= {"source": self.sources[recipe.data.by], "root": None}
         if self.classes is not None:
-            data |= {"classes": self.classes, "increment": self.increments.get(recipe.data.increment, 2)}
+            increment = self.increments.get(recipe.data.increment, 2)
+            data |= {"classes": self.classes, "increment": increment, "first": None}
         changes: dict[str, Any] = {"optimize": plans, "data": recipe.data.model_copy(update=data), "paper": None}
         if self.backbone is not None:
             changes["backbone"] = recipe.backbone.model_copy(update={"name": self.backbone, "architecture": None})
