@@ -57,7 +57,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         mine = [row for row in rows if row["demo"] == name]
         if not mine:
             continue
-        cells = [_spread([row[key] for row in mine]) for key in SHOWN]
+        cells = [spread([row[key] for row in mine]) for key in SHOWN]
         trained = bool(mine[0]["trainable_parameters"])
         memory = f"{mine[0]['peak_memory'] / 2**20:.0f} MiB" if trained else "–"
         ratio = f"{_mean(rows, name, 'train') / fastest:.1f} ×" if trained else "–"
@@ -69,7 +69,7 @@ def _mean(rows: Sequence[dict[str, Any]], name: str, part: str) -> float:
     return statistics.mean(row["seconds"][part] for row in rows if row["demo"] == name)
 
 
-def _spread(values: Sequence[float | None]) -> str:
+def spread(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
     if not known:
         return "–"

@@ -1,7 +1,7 @@
 """Do the estimators learn the same? ZO-FC with each of them on one slice, over several seeds, beside its anchors.
 
     python scripts/estimator_results.py --out results/estimators.json --set data.source=parquet:cifar100 \\
-        backbone.name=vit_small_p8_64.safetensors data.per_class=160 training.device=cuda
+        backbone.name=vit_small_p8_64.safetensors data.per_class=96 data.test_per_class=50
     python scripts/estimator_results.py --out results/estimators.json --table
 
 Two-point differences and one-sided ones in fp32, and forward gradients in bf16, are to agree within the spread of
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from method_results import _spread
+from demo_results import spread
 
 from zofc.recipe import load_recipe
 from zofc.studies.grid import Cell, collect
@@ -61,9 +61,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     for name, way in WAYS.items():
         mine = [row for row in rows if row["way"] == name and "failed" not in row]
         if mine:
-            cells = [
-                _spread([row[key] for row in mine]) for key in ("all_classes", "average_incremental", "forgetting")
-            ]
+            cells = [spread([row[key] for row in mine]) for key in ("all_classes", "average_incremental", "forgetting")]
             seconds = min(row["seconds"]["train"] for row in mine)
             lines.append(f"| {way.title} | {' | '.join(cells)} | {seconds:.0f} s | {len(mine)} |")
     return "\n".join(lines)

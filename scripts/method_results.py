@@ -1,18 +1,19 @@
 """Every method under every placement with one budget: a grid of runs that can be stopped and continued.
 
     python scripts/method_results.py --out results/method_rates.json --factors 1 10 100 --seeds 1 --set SLICE
-    python scripts/method_results.py --out results/methods.json --rates results/method_rates.json --set SLICE
+    python scripts/method_results.py --out results/methods.json --rates results/method_rates.json --fast --chunk 4 \\
+        --epochs 5 --processes 5 --set SLICE
     python scripts/method_results.py --out results/methods.json --table
 
 where a slice is, for example, `data.source=parquet:cifar100 backbone.name=vit_small_p8_64.safetensors data.classes=50
-data.per_class=50`. A method's recipe for CIFAR-100 in tasks of ten classes (preset `controlled`) says how it is
-trained. The epochs are the same for all, so that first order, zeroth order and the hybrid (zeroth-order module,
-first-order classifier) can be compared; the learning rates, which belong to another backbone and many more steps, are
-multiplied by whichever of the first command's factors was best there. For that command `cifar100-held-out` is a folder
-with the first shard of the training images as its training set and the second as its test set; the second command
-trains on the third shard and tests on the test images. Where the released code's zeroth-order baseline differs, its
-variant stands beside the correct one. With `--fast`, zeroth-order steps take the derivative along their directions
-(forward gradients, in bf16, as the preset `fast` does) instead of differences.
+data.per_class=144 data.test_per_class=50`; a result file holds its own. A method's recipe for CIFAR-100 in tasks of ten
+classes (preset `controlled`) says how it is trained. The epochs are the same for all, so that first order, zeroth order
+and the hybrid (zeroth-order module, first-order classifier) can be compared; the learning rates, which belong to
+another backbone and many more steps, are multiplied by whichever of the first command's factors was best there. For it,
+`cifar100-held-out` is a folder with the first shard of the training images as its training set and the second as its
+test set; the second command trains on the third shard and tests on the test images. Where the released code's
+zeroth-order baseline differs, its variant stands beside the correct one. With `--fast`, zeroth-order steps take the
+derivative along their directions (forward gradients, in bf16, as the preset `fast` does) instead of differences.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from demo_results import spread
 
 from zofc.recipe import Recipe, load_recipe
 from zofc.studies.grid import Cell, collect
@@ -120,18 +123,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             placement, variant, readout = kind
             shown = {"none": "–", "hybrid": "ZO, FO classifier"}.get(placement, placement)
             shown += ", as released" * (variant == "zofc") + ", ridge readout" * (readout == "ridge")
-            cells = [_spread([row[key] for row in mine]) for key in SHOWN]
+            cells = [spread([row[key] for row in mine]) for key in SHOWN]
             trained = bool(mine[0]["steps"])
             memory = f"{statistics.median(row['peak_memory'] for row in mine) / 2**20:.0f} MiB" if trained else "–"
             seconds = f"{statistics.mean(row['seconds']['train'] for row in mine):.0f} s" if trained else "–"
             lines.append(f"| {NAMES[method]} | {shown} | {' | '.join(cells)} | {memory} | {seconds} |")
     return "\n".join(lines)
-
-
-def _spread(values: Sequence[float]) -> str:
-    if len(values) == 1:
-        return f"{values[0]:.1f}"
-    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
 
 
 def main() -> None:

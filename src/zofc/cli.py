@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zofc.analysis.cost import Cost
     from zofc.analysis.curvature import Spectrum
     from zofc.analysis.run_flatness import RunFlatness
+    from zofc.recipe import Recipe
 
 DEFAULT_PAIR = ("demo/zofc", "demo/first-order")
 app = typer.Typer(
@@ -263,7 +264,6 @@ def evaluate(
 ) -> None:
     """Accuracy per class and the confusion matrix of a run on other images."""
     from zofc.learner import load
-    from zofc.training.folder import write_whole
 
     result = load(path, device).evaluate(data)
     table = Table(
@@ -284,8 +284,7 @@ def evaluate(
             "classes": list(result.classes),
             "confusion": result.confusion.tolist(),
         }
-        write_whole(output, json.dumps(found, ensure_ascii=False, indent=1) + "\n")
-        out.print(f"written: {output}", highlight=False, soft_wrap=True)
+        _write_json(output, found)
 
 
 @app.command()
@@ -300,24 +299,34 @@ def diagnose(
 ) -> None:
     """Measure why zeroth-order training of a recipe does or does not converge, before anything is trained."""
     from zofc.analysis import diagnose
-    from zofc.recipe import load_recipe
-    from zofc.training.folder import write_whole
 
-    names = [word for word in words if not _is_override(word)]
-    if len(names) != 1:
-        raise typer.BadParameter("give one recipe, and overrides as key=value")
     counts = queries.split(",")
     if not all(word.strip().isdecimal() and int(word) for word in counts):
         raise typer.BadParameter(f"--queries: expected positive numbers such as 1,4,16, got '{queries}'")
-    recipe = load_recipe(names[0], [word for word in words if _is_override(word)])
+    recipe = _one_recipe(words)
     with err.status("reading the recipe") as status:
         found = diagnose(
             recipe, task, batches, [int(word) for word in counts], lambda text: status.update(escape(text))
         )
     _print_diagnosis(found)
     if output is not None:
-        write_whole(output, json.dumps(found.as_json(), ensure_ascii=False, indent=1, allow_nan=False) + "\n")
-        out.print(f"written: {output}", highlight=False, soft_wrap=True)
+        _write_json(output, found.as_json())
+
+
+def _one_recipe(words: list[str]) -> Recipe:
+    from zofc.recipe import load_recipe
+
+    names = [word for word in words if not _is_override(word)]
+    if len(names) != 1:
+        raise typer.BadParameter("give one recipe, and overrides as key=value")
+    return load_recipe(names[0], [word for word in words if _is_override(word)])
+
+
+def _write_json(path: Path, found: object) -> None:
+    from zofc.training.folder import write_whole
+
+    write_whole(path, json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+    out.print(f"written: {path}", highlight=False, soft_wrap=True)
 
 
 def _print_diagnosis(found: Diagnosis) -> None:
@@ -454,19 +463,13 @@ def cost(
     """Measure memory, seconds and multiply–adds of a recipe on its model and one of its batches, beside the paper's
     formulas."""
     from zofc.analysis.cost import cost
-    from zofc.recipe import load_recipe
-    from zofc.training.folder import write_whole
 
-    names = [word for word in words if not _is_override(word)]
-    if len(names) != 1:
-        raise typer.BadParameter("give one recipe, and overrides as key=value")
-    recipe = load_recipe(names[0], [word for word in words if _is_override(word)])
+    recipe = _one_recipe(words)
     with err.status("reading the recipe") as status:
         found = cost(recipe, steps, task, lambda text: status.update(escape(text)))
     _print_cost(found)
     if output is not None:
-        write_whole(output, json.dumps(found.as_json(), ensure_ascii=False, indent=1, allow_nan=False) + "\n")
-        out.print(f"written: {output}", highlight=False, soft_wrap=True)
+        _write_json(output, found.as_json())
 
 
 def _print_cost(found: Cost) -> None:
