@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -76,11 +76,7 @@ class _Notices:
 
 
 def run_batches(training: TaskTraining) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """The batches of a run, in its order and view, with the number of the step."""
-    recipe = training.model.recipe
-    augment, number = recipe.views.augment == "crop-flip", 0
-    for epoch in count():
-        name = (recipe.seed, "task", training.index, "epoch", epoch)
-        for images, labels in training.loader.train_batches(training.batch_size, name, augment=augment):
-            yield number, images, labels
-            number += 1
+    """The batches of a run, with the number of the step."""
+    batches = chain.from_iterable(training.batches(epoch) for epoch in count())
+    for number, (images, labels) in enumerate(batches):
+        yield number, images, labels

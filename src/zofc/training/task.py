@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from zofc.data.loading import Loader
+from zofc.data.loading import Batch, Loader
 from zofc.errors import DivergedError
 from zofc.optim.placement import Placement, StepReport
 from zofc.training.continual import Continual
@@ -79,6 +79,12 @@ class TaskTraining:
         self.epoch, self.step = epoch, step
         self.meter = Meter(**{**asdict(Meter()), **meter})
 
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Those of an epoch from number `start` on, in its order and view."""
+        recipe = self.model.recipe
+        name = (recipe.seed, "task", self.index, "epoch", epoch)
+        return self.loader.train_batches(self.batch_size, name, start, recipe.views.augment == "crop-flip")
+
     def run(self) -> Iterator[float]:
         """Step by step; yields the seconds each took. After a yield, `epoch` and `step` say what has been done."""
         recipe = self.model.recipe
@@ -87,10 +93,8 @@ class TaskTraining:
         if to_plan and not self.placement.epochs:
             check_weights(self.model, self.placement)
         while self.epoch < self.placement.epochs:
-            name = (recipe.seed, "task", self.index, "epoch", self.epoch)
             clock = time.perf_counter()
-            augment = recipe.views.augment == "crop-flip"
-            for images, labels in self.loader.train_batches(self.batch_size, name, start=self.step, augment=augment):
+            for images, labels in self.batches(self.epoch, self.step):
                 number = self.steps_done
                 if to_plan:
                     self._plan(images, labels)
