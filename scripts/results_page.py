@@ -32,6 +32,7 @@ from zofc.studies.scale import Scale, get_scale  # noqa: E402
 from zofc.studies.settings import OURS, SETTINGS  # noqa: E402
 
 RESULTS, PAGE, FIGURES = Path("results/small"), Path("docs/RESULTS.md"), Path("docs/figures")
+NOTES = "NOTES.md"  # beside the results: what must be known of them and no file says
 KINDS = (
     "hold", "hold in part", "do not hold", "are within the spread", "show no difference", "were not measured",
     "cannot be tested here",
@@ -68,12 +69,12 @@ class Result:
 
     @property
     def command(self) -> str:
-        """What makes this file again."""
+        """What makes this file again, but for the changes."""
         datasets = dict.fromkeys(SETTINGS[name].dataset for name in self.settings)
         words = ["zofc reproduce", self.study.name, "--scale", self.scale.name]
         words += [f"--dataset {name}" for name in datasets]
         words += ["--fast"] * self.scale.fast + [f"--seeds {len(self.seeds)}"] * (len(self.seeds) > 1)
-        return " ".join([*words, *self.changes])
+        return " ".join(words)
 
 
 def load(folder: Path) -> list[Result]:
@@ -130,13 +131,18 @@ def opening(results: Sequence[Result]) -> str:
     )
     if missing:
         other += f" Of the paper's settings, {_listed(missing)} {'were' if len(missing) > 1 else 'was'} not run."
-    commands = "\n".join(result.command for result in results)
+    commands = []
+    for changes in dict.fromkeys(result.changes for result in results):
+        commands += [f'CHANGES="{" ".join(changes)}"']
+        commands += [f"{result.command} $CHANGES" for result in results if result.changes == changes]
     return "\n\n".join(
         [
             "# Results at small scale",
             _prose(intro),
             _bullets(_what_was_run(results)),
-            f"```sh\nexport ZOFC_DATA=FOLDER    # of the images and of the backbone's weights\n{commands}\n```",
+            "\n".join(
+                ["```sh", "export ZOFC_DATA=FOLDER    # of the images and of the backbone's weights", *commands, "```"]
+            ),
             f"Each writes `studies/STUDY/rows.json`, which is `{RESULTS}/STUDY.json` here.",
             _prose(other),
         ]
@@ -162,6 +168,11 @@ def _what_was_run(results: Sequence[Result]) -> list[str]:
         with_ = dict(made)
         found.append(f"{with_['device_name']}, Python {with_['python']}, torch {with_['torch']}, timm {with_['timm']}.")
     runs = {row["run"]: row for result in results for row in result.good if "run" in row}
+    files = dict.fromkeys(pair for row in runs.values() for pair in row["data"].items())
+    sums = "; ".join(f"{name} {digest.removeprefix('sha256:')[:12]}…" for name, digest in files)
+    found.append(f"The images, by sha256 of their files: {sums}.")
+    if (notes := ROOT / RESULTS / NOTES).is_file():
+        found += notes.read_text("utf-8").strip().split("\n\n")
     seconds = sum(row["seconds"]["train"] for row in runs.values())
     failed = sum("failed" in row for result in results for row in result.rows)
     found.append(f"{len(runs)} runs with {duration(seconds)} of training in all; {failed} cells of tables failed.")

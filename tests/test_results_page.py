@@ -25,6 +25,7 @@ from zofc.studies.catalogue import STUDIES  # noqa: E402
 from zofc.studies.scale import get_scale  # noqa: E402
 from zofc.studies.settings import SETTINGS  # noqa: E402
 
+DATA = {"cifar100": "sha256:" + "d" * 64}
 ENVIRONMENT = {"python": "3.12.3", "torch": "2.11.0", "timm": "1.0.29", "device_name": "NVIDIA H200"}
 ONE, OTHER = Runs("one", ("main-table",)), Runs("other", ("main-table",))
 REFUSED = "this method needs tasks with new classes"
@@ -35,7 +36,7 @@ def trained(line: str, setting: str = "cifar100-inc5", seed: int = 1993, **numbe
     usual = {
         "all_classes": 50.0, "average_incremental": 60.0, "final_average": 50.0, "last_task": 55.0, "forgetting": 10.0,
         "over_time": [80.0, 60.0, 50.0], "peak_memory": 2**30, "steps": 9, "seconds": {"train": 1.0},
-        "environment": ENVIRONMENT, "backbone": "b" * 64, "run": f"{line}-{setting}-{seed}",
+        "environment": ENVIRONMENT, "backbone": "b" * 64, "data": DATA, "run": f"{line}-{setting}-{seed}",
         "flatness": {"peft": [[2, 0.3], [3, 0.2]], "peft+head": [[2, 0.5], [3, 0.4]]},
     }  # fmt: skip
     return {"line": line, "setting": setting, "seed": seed, **usual, **numbers}
@@ -241,6 +242,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / results_page.RESULTS
     folder.mkdir(parents=True)
     (tmp_path / "docs").mkdir()
+    (folder / results_page.NOTES).write_text("The last third of the images.\n", "utf-8")
     for name in ("main-table", "inc10-table", "tradeoff", "flatness-curves", "runtime", "flops"):
         scale = get_scale("small") if name in ("runtime", "flops") else get_scale("small").faster()
         told = {"study": name, "scale": "small", "says": scale.says, "changes": ["backbone.name=b.safetensors"]}
@@ -260,9 +262,10 @@ def test_the_page_has_what_was_run_the_claims_the_studies_and_what_is_open(
     assert get_scale("small").says in flat and get_scale("small").faster().says in flat
     assert "NVIDIA H200, Python 3.12.3, torch 2.11.0, timm 1.0.29." in flat
     assert "sha256 bbbbbbbbbbbb…" in flat and "Seeds 1993 and 1994 (main-table)," in flat
-    command = "zofc reproduce main-table --scale small --dataset cifar100 --dataset pacs --fast --seeds 2 "
-    assert f"{command}backbone.name=b.safetensors\n" in text
-    assert "zofc reproduce runtime --scale small --dataset cifar100 backbone.name=b.safetensors\n" in text
+    assert "files: cifar100 dddddddddddd…." in flat and "- The last third of the images.\n" in text
+    assert 'CHANGES="backbone.name=b.safetensors"\n' in text
+    command = "zofc reproduce main-table --scale small --dataset cifar100 --dataset pacs --fast --seeds 2 $CHANGES\n"
+    assert command in text and "zofc reproduce runtime --scale small --dataset cifar100 $CHANGES\n" in text
     assert "imagenet-r-inc5, imagenet-r-inc10 and domainnet-inc69 were not run" in flat
 
     for claim in (claim for some in CLAIMS.values() for claim in some):

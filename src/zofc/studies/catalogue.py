@@ -9,6 +9,7 @@ from pathlib import Path
 
 from zofc import paper
 from zofc.errors import RecipeError, nearest
+from zofc.methods import get_method
 from zofc.recipe import Recipe, dump_recipe, load_recipe, recipe_names
 from zofc.studies import settings
 from zofc.studies.grid import Cell
@@ -47,10 +48,18 @@ class Study:
         for seed in seeds:
             for setting in self.columns(datasets):
                 for line in self.lines:
-                    if f"{line.family}/{SETTINGS[setting].recipes}" in recipe_names():
+                    if self._refusal(line, setting) is None:
                         recipe = self._recipe(line, setting, scale, seed, changes)
                         labels: dict[str, str | int | float] = {"line": line.title, "setting": setting, "seed": seed}
                         found.append(Cell(labels, recipe, self.work(scale)))
+        return found
+
+    def left_out(self, setting: str) -> dict[str, list[str]]:
+        """The lines that cannot be had in a setting, by the reason."""
+        found: dict[str, list[str]] = {}
+        for line in self.lines:
+            if why := self._refusal(line, setting):
+                found.setdefault(why, []).append(line.title)
         return found
 
     def work(self, scale: Scale) -> Work:
@@ -68,6 +77,14 @@ class Study:
         there = SETTINGS[setting]
         recipe = load_recipe(f"{line.family}/{there.recipes}", [f"seed={seed}", *there.changes, *line.changes])
         return changed(scale.apply(recipe), changes)
+
+    def _refusal(self, line: Line, setting: str) -> str | None:
+        """Why a line has no cell in a setting; empty where the paper has none either."""
+        there = SETTINGS[setting]
+        if f"{line.family}/{there.recipes}" not in recipe_names():
+            return ""
+        recipe = load_recipe(f"{line.family}/{there.recipes}", there.changes)
+        return get_method(recipe.method.name).refuses_domains if recipe.data.by == "domain" else None
 
     def printed(self, line: Line, setting: str) -> dict[str, float]:
         """What the paper prints there, by our metrics' names; nothing where it prints nothing."""

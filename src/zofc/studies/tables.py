@@ -59,15 +59,26 @@ def table(study: Study, scale: Scale, rows: Rows, columns: Sequence[str], change
         notes.append("In brackets, what the paper prints at its own scale.")
     notes += _notes(study, scale, rows)
     notes += [f"{name}: {SETTINGS[name].says}." for name in columns if SETTINGS[name].says]
+    notes += [
+        f"Not on {name}: {'; '.join(lines)} ({why})." for name in columns for why, lines in study.left_out(name).items()
+    ]
     if changes:
         notes.append(f"Changed in every recipe: {' '.join(changes)}.")
+    return Grid(("", *heads), tuple(body), study.title, tuple(notes), tuple(_failures(rows)))
+
+
+def _failures(rows: Rows, most: int = 5) -> list[str]:
+    """Each reason, with the cells that failed for it."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if "failed" in row:
             where = f"{row['line']}, {row['setting']}, seed {row['seed']}"
             reasons.setdefault(row["failed"], []).append(where)
-    warnings = [f"{'; '.join(cells)} failed: {why}" for why, cells in reasons.items()]
-    return Grid(("", *heads), tuple(body), study.title, tuple(notes), tuple(warnings))
+    found = []
+    for why, cells in reasons.items():
+        others = f" and {len(cells) - most} others" if len(cells) > most + 1 else ""
+        found.append(f"{'; '.join(cells[: most if others else None])}{others} failed: {why}")
+    return found
 
 
 def _ways(study: Study, rows: Rows) -> dict[str, Values]:

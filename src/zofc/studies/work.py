@@ -78,14 +78,17 @@ class TrainRun:
         return (path / "recipe.yaml").is_file() and RunFolder.existing(path).finished
 
     def do(self, recipe: Recipe, runs: Path) -> Row:
-        folder = start_run(recipe, _place(recipe, runs))
-        metrics = train(folder)
-        made_with = folder.read_json("environment.json")
+        """A finished run is only read, so its device and images need not be here."""
+        if not self.done(recipe, runs):
+            train(start_run(recipe, _place(recipe, runs)))
+        folder = RunFolder.existing(runs / self.name(recipe, runs))
+        metrics, made_with = folder.read_json("metrics.json"), folder.read_json("environment.json")
         return {
             **{key: metrics[key] for key in KEPT},
             "over_time": list(all_classes_over_time(AccuracyMatrix.from_json(folder.read_json("matrix.json")))),
             "environment": {key: made_with[key] for key in ENVIRONMENT},
             "backbone": made_with["backbone"]["checksum"],
+            "data": made_with["data"],
             "run": str(folder.path.relative_to(runs)),
         }
 
