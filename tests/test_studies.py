@@ -520,7 +520,7 @@ def test_nothing_in_a_picture_lies_over_anything_else() -> None:
 
 
 def test_a_method_has_one_colour_under_either_order_and_no_two_methods_look_alike() -> None:
-    lines = [line.title for line in STUDIES["accuracy-trends"].lines]
+    lines = [line.title for line in STUDIES["tradeoff"].lines]
     drawing = figures.curves("title", [{"line": line, "over_time": [80.0, 60.0]} for line in lines])
     found = {series.title: look for series, look in zip(drawing.series, figures.looks(drawing), strict=True)}
     for title, look in found.items():
@@ -533,6 +533,29 @@ def test_a_method_has_one_colour_under_either_order_and_no_two_methods_look_alik
         assert (
             (line.get_linestyle() == "--") == (line.get_markerfacecolor() == "white") == series.title.endswith(", ZO")
         )
+    few = figures.curves("title", [{"line": line, "over_time": [80.0]} for line in ("EASE, ZO", "Prompt, FO", "ZO-FC")])
+    ease, other, black = figures.looks(few)
+    assert ease == found["EASE, FO"] and black == found["ZO-FC"] and other not in (ease, black)
+
+
+def test_what_trains_nothing_is_a_level_beside_the_points_of_the_trade_off() -> None:
+    rows = [{"line": "SimpleCIL", "all_classes": 36.0, "steps": 0, "peak_memory": 1},
+            {"line": "ZO-FC", "all_classes": 31.0, "steps": 9, "peak_memory": 2**20}]  # fmt: skip
+    drawing = figures.trade_off("title", rows)
+    assert [series.title for series in drawing.series] == ["ZO-FC"] and drawing.series[0].x == (1.0,)
+    assert drawing.levels == (("SimpleCIL (no steps)", 36.0),)
+    assert "SimpleCIL (no steps)" in {text.get_text() for text in figures.picture(drawing).legends[0].get_texts()}
+    assert "SimpleCIL (no steps)" in figures.interactive(drawing).to_json()
+
+
+def test_first_and_zeroth_order_are_drawn_apart_by_kind_of_classifier() -> None:
+    study = get_study("fo-vs-zo-curves")
+    rows = [{"line": line.title, "setting": "cifar100-inc5", "over_time": [80.0, 60.0]} for line in study.lines]
+    found = dict(reproduce.drawings(study, PAPER, rows, ["cifar100-inc5"]))
+    assert {name: len(drawing.series) for name, drawing in found.items()} == {
+        "cifar100-inc5-prototypes": 5, "cifar100-inc5-learned": 12,
+    }  # fmt: skip
+    assert "class means" in found["cifar100-inc5-prototypes"].title
 
 
 @pytest.mark.parametrize("name", ["runtime", "flops", "flatness-curves"])
