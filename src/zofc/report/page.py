@@ -135,7 +135,7 @@ def _sections(records: Sequence[RunRecord]) -> list[Section]:
 
 
 def _about(record: RunRecord) -> str:
-    return f"{tables.method(record)}: {tables.placement(record)}"
+    return f"{tables.method(record)}: {record.placement}"
 
 
 def _swatch(run: int) -> Markup:
@@ -153,14 +153,13 @@ def _runs(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     differing = tables.differences(records).rows if len(records) > 1 else ()
     found = []
     for number, (label, record) in enumerate(zip(labels(records), records, strict=True)):
-        source, increment = record.setting("data.source"), record.setting("data.increment")
         recipe = [
             ("method", _about(record)),
-            ("data", f"{source}, {increment} classes a task" if increment else str(source)),
+            ("data", f"{record.split}, {record.tasks_total or '?'} tasks"),
             ("backbone", str(record.setting("backbone.name"))),
             ("seed", str(record.setting("seed"))),
         ]
-        said = ("seed", "backbone.name", "data.source", "data.increment", "method.name")
+        said = ("seed", "backbone.name", "data.source", "data.increment", "data.by", "method.name")
         own = [(row[0], row[1 + number]) for row in differing if row[0] not in said and row[1 + number] != tables.NONE]
         more = [("…", f"{len(own) - MOST} more")] if len(own) > MOST else []
         found.append({"label": label, "recipe": [*recipe, *own[:MOST], *more]})

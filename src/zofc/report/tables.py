@@ -75,19 +75,6 @@ def parameters(groups: Mapping[str, int] | None) -> str:
     return f"{total / 1e3:.1f} k" if total < 1e6 else f"{total / 1e6:.2f} M"
 
 
-def placement(record: RunRecord) -> str:
-    """Which order moves which group: `peft ZO ×4, head FO`."""
-    groups = sorted((record.setting("optimize") or {}).items(), key=lambda item: item[0] == "head")
-    return ", ".join(_moved(group, how) for group, how in groups) or "nothing trained"
-
-
-def _moved(group: str, how: Mapping[str, Any]) -> str:
-    if how.get("order") != "zeroth":
-        return f"{group} FO"
-    estimator = how.get("estimator", "spsa")
-    return f"{group} ZO ×{how.get('queries', '?')}" + ("" if estimator == "spsa" else f" {estimator}")
-
-
 def method(record: RunRecord) -> str:
     """The method, with what sets the run apart from a usual one: `adapter (joint)`."""
     apart = {
@@ -203,12 +190,14 @@ def _widths(narrow: Sequence[int], wide: Sequence[int], room: int, names: int) -
 
 
 def summary(records: Sequence[RunRecord]) -> Grid:
-    """One row a run: placement, accuracies, cost."""
-    headers = ("run", "method and placement", *(_heading(name) for name in SHOWN))
+    """One row a run: its data where they differ, placement, accuracies, cost."""
+    data = len({record.split for record in records}) > 1
+    headers = ("run", *["data"] * data, "method and placement", *(_heading(name) for name in SHOWN))
     rows = tuple(
         (
             label,
-            f"{method(record)}: {placement(record)}",
+            *[record.split] * data,
+            f"{method(record)}: {record.placement}",
             *(percent(record.scores[name]) for name in SHOWN),
             memory(record.peak_memory),
             duration(record.train_seconds),
@@ -229,7 +218,7 @@ def summary(records: Sequence[RunRecord]) -> Grid:
         (*headers, "peak memory", "train time", "trained parameters"),
         rows,
         warnings=_cautions(records),
-        names=2,
+        names=2 + data,
         keys=keys,
     )
 
@@ -253,8 +242,8 @@ def compare(records: Sequence[RunRecord]) -> Grid:
     """Runs side by side, and ours minus the paper's where a recipe names the numbers it reproduces."""
     about = [
         ("method", *map(method, records)),
-        ("placement", *map(placement, records)),
-        ("data", *(str(record.setting("data.source") or NONE) for record in records)),
+        ("placement", *(record.placement for record in records)),
+        ("data", *(record.split for record in records)),
         ("backbone", *(str(record.setting("backbone.name") or NONE) for record in records)),
         ("seed", *(str(record.setting("seed")) for record in records)),
     ]
