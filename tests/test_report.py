@@ -588,7 +588,7 @@ def test_the_page_fetches_nothing(runs: list[RunRecord], tmp_path: Path) -> None
     parts = Parts(page_text)
     assert not [tag for tag, _ in parts.tags if tag in ("link", "img", "iframe", "object", "embed", "base")]
     links = [value for _, attrs in parts.tags for name, value in attrs.items() if name in ("src", "href", "action")]
-    assert links == ["#metrics"]
+    assert links and all(str(link).startswith("#") for link in links)  # places on the page itself
     (policy,) = [attrs["content"] for _, attrs in parts.tags if attrs.get("http-equiv") == "Content-Security-Policy"]
     assert policy and policy.startswith("default-src 'none';") and "http" not in policy
     style = page_text[page_text.index("<style>") : page_text.index("</style>")]

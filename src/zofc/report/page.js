@@ -3,9 +3,12 @@
 (() => {
   const { runs, figures } = JSON.parse(document.getElementById("data").textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const root = document.documentElement;
+  const style = name => getComputedStyle(root).getPropertyValue(name).trim();
   const family = getComputedStyle(document.body).fontFamily;
+  const most = 14; // settings that pointing at a run shows
   const off = new Set();
+  const near = new Set(); // figures within a screen of what is seen; the others wait, for there may be hundreds
 
   // -- what pointing at a run shows --
 
@@ -15,12 +18,21 @@
     element.textContent = words;
     return element;
   };
+  const pick = run => { // the lines and points of one run stand out, those of all without one
+    for (const id of near) {
+      const place = document.getElementById(id);
+      place.querySelectorAll(".scatterlayer .trace").forEach((line, number) =>
+        line.classList.toggle("faint", run !== undefined && place.data[number].meta.run !== run));
+    }
+  };
   const show = (run, words, x, y) => {
+    pick(run);
     tip.replaceChildren();
     say("strong", runs[run].label, say("p", "", tip));
     if (words) say("p", words, tip);
     const recipe = say("dl", "", tip);
-    for (const [key, value] of runs[run].recipe) {
+    const settings = runs[run].recipe, more = settings.length - most;
+    for (const [key, value] of [...settings.slice(0, most), ...(more > 0 ? [["…", `${more} more`]] : [])]) {
       say("dt", key, recipe);
       say("dd", value, recipe);
     }
@@ -30,12 +42,18 @@
     tip.style.left = `${Math.max(8, Math.min(x + 16, innerWidth - width - 8))}px`;
     tip.style.top = `${Math.max(8, below ? y + 16 : y - 16 - height)}px`;
   };
-  const hide = () => { tip.hidden = true; };
+  const hide = () => { tip.hidden = true; pick(); };
   for (const element of document.querySelectorAll(".key [data-run], #summary [data-run], .bars [data-run]")) {
     const run = Number(element.dataset.run);
     element.addEventListener("pointermove", event => { if (event.pointerType === "mouse") show(run, "", event.clientX, event.clientY); });
     element.addEventListener("pointerleave", hide);
+    element.addEventListener("focus", () => {
+      const { left, bottom } = element.getBoundingClientRect();
+      if (element.matches(":focus-visible")) show(run, "", left, bottom); // reached by the keyboard
+    });
+    element.addEventListener("blur", hide);
   }
+  addEventListener("keydown", event => { if (event.key === "Escape") hide(); });
   addEventListener("scroll", hide, { passive: true });
   addEventListener("pointerdown", hide, { capture: true, passive: true });
 
@@ -147,7 +165,8 @@
       const place = document.getElementById(id), width = place.clientWidth;
       const traces = figure.data.filter(trace => !off.has(trace.meta.run));
       place.classList.toggle("empty", !traces.length);
-      const state = JSON.stringify([width, dark.matches, traces.map(trace => trace.meta.run)]);
+      if (!near.has(id) && !root.classList.contains("paper")) continue;
+      const state = JSON.stringify([width, style("--page"), traces.map(trace => trace.meta.run)]);
       if (!width || !traces.length || drawn.get(id) === state) continue;
       const layout = id === "memory" ? labelled(traces, figure.layout, width) : figure.layout;
       Plotly.react(place, traces.map(trace => coloured(trace, palette, width)), themed(layout, width), { displayModeBar: false });
@@ -160,6 +179,15 @@
       drawn.set(id, state);
     }
   };
+
+  const looked = new IntersectionObserver(entries => {
+    for (const { target, isIntersecting } of entries) near[isIntersecting ? "add" : "delete"](target.id);
+    draw();
+  }, { rootMargin: "100%" });
+  for (const id of Object.keys(figures)) looked.observe(document.getElementById(id));
+  const paper = on => { root.classList.toggle("paper", on); draw(); }; // light, as wide as a sheet, and all of it
+  addEventListener("beforeprint", () => paper(true));
+  addEventListener("afterprint", () => paper(false));
 
   // -- switching runs --
 
@@ -175,9 +203,10 @@
     for (const bar of bars) bar.style.setProperty("--share", Number(bar.dataset.seconds) / (longest || 1));
     draw();
   };
-  const only = shown => {
+  const only = (shown, listed = () => true) => {
     off.clear();
     runs.forEach((run, number) => { if (!shown(run)) off.add(number); });
+    for (const key of keys) key.hidden = !listed(runs[Number(key.dataset.run)]);
     update();
   };
   for (const key of keys) {
@@ -190,7 +219,8 @@
   if (keys.length) {
     const field = document.getElementById("only");
     const words = run => [run.label, ...run.recipe.map(([key, value]) => `${key}: ${value}`)].join("\n").toLowerCase();
-    field.addEventListener("input", () => only(run => words(run).includes(field.value.trim().toLowerCase())));
+    const match = run => field.value.toLowerCase().split(",").every(part => words(run).includes(part.trim()));
+    field.addEventListener("input", () => only(match, match));
     document.getElementById("all").addEventListener("click", () => { field.value = ""; only(() => true); });
     document.getElementById("none").addEventListener("click", () => { field.value = ""; only(() => false); });
   }

@@ -19,7 +19,6 @@ from zofc.metrics import METRICS
 from zofc.report import figures, interactive, tables
 from zofc.report.runs import RunRecord, flat, labels
 
-MOST = 10  # differing settings that pointing at a run shows; the page lists all of them
 STROKES = {"solid": "none", "dash": "6 4", "dot": "2 3", "dashdot": "7 3 2 3"}
 SHAPES = {  # the markers of the figures as paths around (16, 7)
     "circle": "M12 7a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
@@ -149,7 +148,8 @@ def _swatch(run: int) -> Markup:
 
 
 def _runs(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """What pointing at a run shows: its recipe in short, first what all recipes have, then where these differ."""
+    """What pointing at a run shows and the field finds: its recipe in short, first what all recipes have, then where
+    these differ."""
     differing = tables.differences(records).rows if len(records) > 1 else ()
     found = []
     for number, (label, record) in enumerate(zip(labels(records), records, strict=True)):
@@ -161,8 +161,7 @@ def _runs(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
         ]
         said = ("seed", "backbone.name", "data.source", "data.increment", "data.by", "method.name")
         own = [(row[0], row[1 + number]) for row in differing if row[0] not in said and row[1 + number] != tables.NONE]
-        more = [("…", f"{len(own) - MOST} more")] if len(own) > MOST else []
-        found.append({"label": label, "recipe": [*recipe, *own[:MOST], *more]})
+        found.append({"label": label, "recipe": [*recipe, *own]})
     return found
 
 
