@@ -258,6 +258,22 @@ def test_tables_keep_to_the_width_and_keep_every_number(runs: list[RunRecord], w
         assert numbers and all(number in shown for number in numbers)
 
 
+def test_a_table_turned_has_a_row_for_each_column_and_the_same_notes(runs: list[RunRecord]) -> None:
+    grid = tables.compare(runs)
+    turned = grid.turned("run")
+    assert turned.headers == ("run", *(row[0] for row in grid.rows))
+    assert turned.rows[0] == ("ZO-FC", *(row[1] for row in grid.rows)) and len(turned.rows) == len(runs)
+    assert (turned.notes, turned.warnings) == (grid.notes, grid.warnings)
+    assert max(map(len, printed(turned).splitlines())) <= 80
+
+
+def test_words_in_a_column_are_not_piled_up() -> None:
+    long = "peft ZO ×4 forward gradient, head ZO ×4 forward gradient"
+    grid = tables.Grid(("", *"abcdef"), (("placement", *[long] * 6), ("accuracy", *["12.34"] * 6)))
+    for part in printed(grid).split("\n\n"):
+        assert len(part.splitlines()) <= 2 + 4 + 1  # headings, the words in four lines, the numbers
+
+
 def test_the_summary_shows_quality_and_cost_of_every_run(runs: list[RunRecord]) -> None:
     rows = {row[0]: row[1:] for row in tables.summary(runs).rows}
     assert rows["ZO-FC"] == (

@@ -101,6 +101,11 @@ class Grid:
     names: int = 1  # how many columns are names, set to the left
     keys: tuple[tuple[float | None, ...], ...] = ()  # what rows are sorted by, a number for each further column
 
+    def turned(self, corner: str) -> Grid:
+        """The same with its rows as columns; `corner` is what the first then holds."""
+        (_, *headers), *rows = zip(self.headers, *self.rows, strict=True)
+        return replace(self, headers=(corner, *headers), rows=tuple(rows))
+
     def markdown(self) -> str:
         lines = [
             self.headers,
@@ -167,22 +172,24 @@ def _widest(column: Sequence[str]) -> int:
 
 
 def _narrowest(column: Sequence[str], limit: int) -> int:
-    """The least width at which no word and no short cell is broken, but never more than `limit`."""
-    whole = [line for cell in column[1:] for line in cell.split("\n") if cell_len(line) <= 12]
-    words = [word for cell in column for word in cell.split()]
-    return min(limit, max((cell_len(text) for text in (*whole, *words)), default=1))
+    """The least width at which no word and no short cell is broken and no cell is piled up, but never more than
+    `limit`."""
+    lines = [line for cell in column[1:] for line in cell.split("\n")]
+    whole = [cell_len(line) if cell_len(line) <= 12 else cell_len(line) // 3 for line in lines]
+    words = [cell_len(word) for cell in column for word in cell.split()]
+    return min(limit, max((*whole, *words), default=1))
 
 
 def _widths(narrow: Sequence[int], wide: Sequence[int], room: int, names: int) -> list[int]:
-    """Widths between the two: the room left over goes to the names first, then to whichever lacks most."""
+    """Widths between the two: the room left over goes to the names first, then to the narrowest that lacks some."""
     widths = list(narrow)
     while sum(widths) > room and max(widths) > 1:  # only where a single column is wider than the terminal
         widths[widths.index(max(widths))] -= 1
-    for some in (slice(names), slice(None)):
+    for some in (range(names), range(len(widths))):
         for _ in range(room - sum(widths)):
-            lack = [full - now for full, now in zip(wide[some], widths[some], strict=True)]
-            if max(lack) > 0:
-                widths[lack.index(max(lack))] += 1
+            lacking = [number for number in some if widths[number] < wide[number]]
+            if lacking:
+                widths[min(lacking, key=widths.__getitem__)] += 1
     return widths
 
 
