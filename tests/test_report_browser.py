@@ -354,6 +354,17 @@ def test_bars_of_time_are_drawn_against_the_longest_that_is_shown(chromium: Chro
     assert chromium.run(bar) > 10 * before
 
 
+def test_the_tasks_of_a_figure_are_those_of_the_runs_shown(chromium: Chromium, report: Path) -> None:
+    chromium.open(report)
+    axis = "(f => [f.layout.xaxis.range.map(Math.round), f.layout.xaxis.dtick, f.data.at(-1).x.at(-1)])"
+    assert chromium.run(f"{axis}(document.getElementById('accuracy'))") == [[1, 10], 1, 10]
+    chromium.click("#none")
+    chromium.click(".key [data-run='2']")
+    chromium.click(".key [data-run='4']")  # the joint run, a level
+    assert lines(chromium, "accuracy") == [2, 4]
+    assert chromium.run(f"{axis}(document.getElementById('accuracy'))") == [[1, 9], 1, 9]
+
+
 @pytest.mark.parametrize(
     "place", [".key [data-run='5']", "#summary [data-run='5'] th", "#memory .trace:nth-child(6) path"]
 )
@@ -418,6 +429,15 @@ def test_nothing_is_wider_than_the_screen(chromium: Chromium, report: Path, widt
         " && !e.closest('.wide, .key, pre, svg, [hidden]')).map(e => e.outerHTML.slice(0, 80))"
     )
     assert wide == []
+
+
+def test_on_a_phone_accuracies_are_seen_without_moving_the_table(chromium: Chromium, report: Path) -> None:
+    chromium.open(report, 390, 844)
+    right = "(name => document.querySelector(`#summary tbody ${name}`).getBoundingClientRect().right)"
+    assert 0 < chromium.run(f"{right}('td:not(.name)')") < 390
+    chromium.click("#summary th:nth-child(3) button")
+    assert column(chromium, 2) == sorted(column(chromium, 2))
+    assert "adapter: peft ZO ×4, head FO; cifar100-inc5" in chromium.run("document.querySelector('section').innerText")
 
 
 OVERLAPS = """

@@ -6,7 +6,7 @@
   const root = document.documentElement;
   const style = name => getComputedStyle(root).getPropertyValue(name).trim();
   const family = getComputedStyle(document.body).fontFamily;
-  const most = 14; // settings that pointing at a run shows
+  const narrow = matchMedia("(max-width: 40rem)");
   const off = new Set();
   const near = new Set(); // figures within a screen of what is seen; the others wait, for there may be hundreds
 
@@ -31,6 +31,7 @@
     say("strong", runs[run].label, say("p", "", tip));
     if (words) say("p", words, tip);
     const recipe = say("dl", "", tip);
+    const most = narrow.matches ? 5 : 14; // a phone has room for the first few
     const settings = runs[run].recipe, more = settings.length - most;
     for (const [key, value] of [...settings.slice(0, most), ...(more > 0 ? [["…", `${more} more`]] : [])]) {
       say("dt", key, recipe);
@@ -141,6 +142,19 @@
       xaxis: { ...layout.xaxis, range: [left, right], automargin: false }, yaxis: { ...layout.yaxis, range: [bottom, top], automargin: false } };
   };
 
+  // As wide as the longest run that is shown, with ticks at whole tasks: at most ten, the first at 1. A level reaches across.
+  const overTasks = (traces, layout) => {
+    const lines = traces.filter(trace => !trace.meta.level);
+    const last = Math.max(...(lines.length ? lines : traces).map(trace => trace.x.at(-1)));
+    const step = [1, 2, 5, 10, 20, 50, 100, last].find(step => last / step <= 10), pad = last > 1 ? Math.max(0.2, 0.03 * last) : 0.5;
+    return [traces.map(trace => trace.meta.level ? { ...trace, x: [1, last] } : trace),
+      { ...layout, xaxis: { ...layout.xaxis, tick0: step > 1 ? 0 : 1, dtick: step, range: [1 - pad, last + pad] } }];
+  };
+  const fitted = (id, traces, layout, width) => {
+    if (id === "memory") return [traces, labelled(traces, layout, width)];
+    return id.startsWith("matrix") ? [traces, layout] : overTasks(traces, layout);
+  };
+
   const colours = () => { const found = []; for (let c; (c = style(`--run-${found.length}`)); ) found.push(c); return found; };
   const coloured = (trace, palette, width) => {
     if (trace.type === "heatmap") return trace;
@@ -168,8 +182,8 @@
       if (!near.has(id) && !root.classList.contains("paper")) continue;
       const state = JSON.stringify([width, style("--page"), traces.map(trace => trace.meta.run)]);
       if (!width || !traces.length || drawn.get(id) === state) continue;
-      const layout = id === "memory" ? labelled(traces, figure.layout, width) : figure.layout;
-      Plotly.react(place, traces.map(trace => coloured(trace, palette, width)), themed(layout, width), { displayModeBar: false });
+      const [data, layout] = fitted(id, traces, figure.layout, width);
+      Plotly.react(place, data.map(trace => coloured(trace, palette, width)), themed(layout, width), { displayModeBar: false });
       if (!drawn.has(id)) {
         const told = ({ points: [point], event }) => show(point.data.meta.run, point.customdata, event.clientX, event.clientY);
         place.on("plotly_hover", told);

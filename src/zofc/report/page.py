@@ -120,7 +120,7 @@ def _sections(records: Sequence[RunRecord]) -> list[Section]:
             folder=str(record.folder),
             status=record.status,
             finished=record.finished,
-            about=_about(record),
+            about=f"{_about(record)}; {record.split}",
             times=tuple(
                 Time(tables.duration(value), value, (value or 0.0) / (longest or 1.0)) for value in spent[number]
             ),
