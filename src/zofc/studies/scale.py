@@ -108,6 +108,7 @@ SCALES = {
             own_rates=SMALL_RATES,
             per_class=96,
             test_per_class=50,
+            flatness=replace(SCORE, batch=128),  # small images: more of them keep a device busy
         ),
         Scale(
             "tiny",
