@@ -35,6 +35,7 @@ from zofc.optim.survey import (
 from zofc.recipe import Group
 from zofc.seeds import Noise, noise_key
 
+LOSS_SCALE = 2.0**12  # of first-order steps in fp16
 Groups = Mapping[str, Mapping[str, Tensor]]
 Slopes = tuple[dict[str, Tensor], Tensor, Tensor]  # gradients by name, loss, hits
 
@@ -190,13 +191,13 @@ class Placement:
                 with torch.no_grad():
                     prepared = self.method.prepare(some)
                 with torch.enable_grad():  # the graph spans only what these leaves touch
-                    features = in_double(self.method.features(leaves, prepared))
+                    features, scale = in_double(self.method.features(leaves, prepared)), _loss_scale(prepared)
                     given = labels[where].to(_device(features))
                     loss = self.method.loss(leaves, features, given) * (len(some) / len(images))
-                    gradients = differentiate(loss, list(leaves.values()))
+                    gradients = differentiate(loss * scale, list(leaves.values()))
                 for name, g in zip(leaves, gradients, strict=True):
                     if g is not None:
-                        total[name] = total[name].add_(g) if name in total else g
+                        total[name] = total[name].add_(g, alpha=1 / scale) if name in total else g / scale
                 losses.append(loss.detach())
                 with torch.no_grad():
                     hits.append(self.method.hits(leaves, features, given))
@@ -275,6 +276,12 @@ class Placement:
     def load_state(self, state: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
         for name, mover in self.movers.items():
             mover.load_state(state.get(name, {}))
+
+
+def _loss_scale(activations: Any) -> float:
+    """What a loss is multiplied by before its backward pass: in fp16 small gradients of activations would vanish."""
+    half = any(isinstance(leaf, Tensor) and leaf.dtype == torch.float16 for leaf in tree_leaves(activations))
+    return LOSS_SCALE if half else 1.0
 
 
 def _leaves(movers: Mapping[str, Mover]) -> dict[str, Tensor]:
