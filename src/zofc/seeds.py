@@ -55,11 +55,12 @@ class Noise:
 
     def uniform(self, shape: torch.Size, layer: int, device: torch.device) -> Tensor:
         """In [0, 1), (images, ...)."""
-        start = _mixed(self.key.to(device) + _signed(STEP * layer))
+        there = device if device.type == "cuda" else torch.device("cpu")  # others may not know whole numbers of 64 bits
+        start = _mixed(self.key.to(there) + _signed(STEP * layer))
         each = math.prod(shape[1:])
-        places = torch.arange(self.first * each, (self.first + shape[0]) * each, device=device)
+        places = torch.arange(self.first * each, (self.first + shape[0]) * each, device=there)
         words = _mixed(start + STEP * places)
-        return (_shifted(words, 40).to(torch.float32) * 2.0**-24).reshape(shape)
+        return (_shifted(words, 40).to(torch.float32) * 2.0**-24).reshape(shape).to(device)
 
 
 def _mixed(words: Tensor) -> Tensor:
