@@ -160,7 +160,8 @@ def main() -> None:
     tried = [(factor, module) for factor in options.factors for module in options.modules]
     factors: Factors = dict.fromkeys(pairs, tried)
     if options.rates:
-        factors = best_factors(json.loads(options.rates.read_text())["rows"])
+        best = best_factors(json.loads(options.rates.read_text())["rows"])
+        factors = {key: [(f, m * more) for f, m in found for more in options.modules] for key, found in best.items()}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     about = {key: getattr(options, key) for key in ("epochs", "chunk", "fast", "settings")}
     rows = collect(list(grid(options, factors)), options.runs, options.out, about, options.processes)

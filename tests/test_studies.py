@@ -105,7 +105,8 @@ def test_a_scaled_recipe_is_valid_and_carries_no_printed_number(name: str) -> No
         assert cell.recipe.paper is None
         assert cell.recipe.data.per_class == scale.per_class
         for group, group_plan in load_recipe(cell.recipe.name).optimize.items():
-            scaled, factor = cell.recipe.optimize[group], scale.own_rates.get(cell.recipe.name.split("/")[0], 10)
+            head, module = scale.own_rates.get(cell.recipe.name.split("/")[0], (10, 10))
+            scaled, factor = cell.recipe.optimize[group], head if group == "head" else module
             assert scaled.epochs == max(scale.least_epochs, round(scale.epochs * group_plan.epochs))
             assert scaled.start < scaled.epochs and scaled.lr == pytest.approx(factor * group_plan.lr)
 
@@ -155,9 +156,9 @@ def test_a_study_without_a_column_on_the_data_is_refused_and_left_out_of_all() -
 def test_small_rates_are_those_that_were_best_on_other_images() -> None:
     script = Path(__file__).parents[1] / "scripts"
     rows = json.loads((script.parent / "results" / "method_rates.json").read_text())["rows"]
-    best: dict[tuple[str, str], float] = {}
+    best: dict[tuple[str, str], tuple[float, float]] = {}
     for row in sorted(rows, key=lambda row: float(row["all_classes"])):
-        best[row["method"], row["placement"]] = row["factor"]
+        best[row["method"], row["placement"]] = (row["factor"], row["factor"] * row.get("module", 1.0))
     ends = {"FO": "-fo", "ZO": "-zo"}
     chosen = {f"{method}{ends[how]}": factor for (method, how), factor in best.items() if how in ends}
     chosen["zofc"] = best["adapter", "hybrid"]
