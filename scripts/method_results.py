@@ -98,10 +98,10 @@ def make_recipe(labels: Mapping[str, Any], options: argparse.Namespace) -> Recip
 
 
 def best_factors(rows: Sequence[Mapping[str, Any]]) -> Factors:
-    """The factors with the highest accuracy on all classes, for each method and placement."""
+    """The factors with the highest accuracy on all classes, the smaller of equals, for each method and placement."""
     own = [row for row in rows if row["variant"] == "official" and row["readout"] == "rows" and "failed" not in row]
     found: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for row in sorted(own, key=lambda row: row["all_classes"]):
+    for row in sorted(own, key=lambda row: (row["all_classes"], -row["factor"] * row.get("module", 1.0))):
         found[row["method"], row["placement"]] = [(row["factor"], row.get("module", 1.0))]
     return found
 

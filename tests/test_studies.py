@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from method_results import best_factors
 from typer.testing import CliRunner
 
 from zofc import paper
@@ -154,11 +155,8 @@ def test_a_study_without_a_column_on_the_data_is_refused_and_left_out_of_all() -
 
 
 def test_small_rates_are_those_that_were_best_on_other_images() -> None:
-    script = Path(__file__).parents[1] / "scripts"
-    rows = json.loads((script.parent / "results" / "method_rates.json").read_text())["rows"]
-    best: dict[tuple[str, str], tuple[float, float]] = {}
-    for row in sorted(rows, key=lambda row: float(row["all_classes"])):
-        best[row["method"], row["placement"]] = (row["factor"], row["factor"] * row.get("module", 1.0))
+    rows = json.loads((Path(__file__).parents[1] / "results" / "method_rates.json").read_text())["rows"]
+    best = {key: (f, f * module) for key, [(f, module)] in best_factors(rows).items()}
     ends = {"FO": "-fo", "ZO": "-zo"}
     chosen = {f"{method}{ends[how]}": factor for (method, how), factor in best.items() if how in ends}
     chosen["zofc"] = best["adapter", "hybrid"]
