@@ -1,0 +1,141 @@
+"""What a reader should know first: how many claims hold, which method is the best, and how ZO-FC stands."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from claims import CLAIMS, Claim
+from claims.comparisons import Evidence, number
+from claims.lines import ADAPTER, ADAPTER_HELPS, CLASSIFIER, METHODS, RIDGE, SIMPLE, TABLES, ZOFC, Runs, first
+from claims.measures import ACCURACY
+from claims.verdicts import IDLE, WORDS, Verdict, class_incremental, in_the_paper
+
+from page.files import Result
+from page.words import bullets, listed, prose, table
+from zofc.recipe import PAPER_BACKBONE
+from zofc.studies.catalogue import MAIN_LINES
+
+Verdicts = Mapping[str, Verdict]  # by the text of a claim
+LINES = (*(line.title for line in MAIN_LINES), RIDGE)
+SHORT = {RIDGE: "Ridge regression"}
+
+
+def findings(results: Sequence[Result], evidence: Evidence, verdicts: Verdicts) -> str:
+    said = [
+        *_what_this_is(results),
+        _tally(verdicts),
+        *_best(evidence),
+        *_adapter(evidence, verdicts),
+        *_core(verdicts),
+    ]
+    return "\n\n".join(["## Findings", bullets(said), *_beside(evidence)])
+
+
+def _what_this_is(results: Sequence[Result]) -> list[str]:
+    seeds = sorted({len(result.seeds) for result in results})
+    how_many = "one seed" if seeds == [1] else f"{listed(seeds)} seeds"
+    return [
+        f"This is no repetition of the paper's numbers: a smaller backbone than its {PAPER_BACKBONE}, fewer images and "
+        f"steps, {how_many}. What can be compared is how lines stand to each other."
+    ]
+
+
+def _tally(verdicts: Verdicts) -> str:
+    """The paper's claims by verdict, then ours."""
+    found = [f"Of the paper's {len(_claims(False))} claims: {_counts(_claims(False), verdicts)}."]
+    if _claims(True):
+        found.append(f"Of the {len(_claims(True))} that we add: {_counts(_claims(True), verdicts)}.")
+    return " ".join(found)
+
+
+def _claims(ours: bool) -> list[Claim]:
+    return [claim for some in CLAIMS.values() for claim in some if claim.ours is ours]
+
+
+def _counts(claims: Sequence[Claim], verdicts: Verdicts) -> str:
+    counts = Counter(verdicts[claim.text].word for claim in claims)
+    return ", ".join(f"{counts[word]} *{word}*" for word in WORDS if counts[word])
+
+
+# -- accuracy --------------------------------------------------------------------------------------------------------
+
+
+def mean(evidence: Evidence, line: str, setting: str) -> float | None:
+    """The accuracy of a line, mean over seeds."""
+    rows = Runs(line, TABLES).found(evidence)
+    found = [ACCURACY.of(row) for (where, _), row in rows.items() if where == setting]
+    known = [value for value in found if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def highest(evidence: Evidence, lines: Sequence[str], setting: str) -> tuple[str, float] | None:
+    known = [(line, value) for line in lines if (value := mean(evidence, line, setting)) is not None]
+    return max(known, key=lambda one: one[1]) if known else None
+
+
+def _settings(evidence: Evidence) -> list[str]:
+    """Those in which ZO-FC was run."""
+    return list(dict.fromkeys(setting for setting, _ in ZOFC.found(evidence)))
+
+
+def _best(evidence: Evidence) -> list[str]:
+    where: dict[str, list[str]] = {}
+    for setting in _settings(evidence):
+        if best := highest(evidence, LINES, setting):
+            where.setdefault(SHORT.get(best[0], best[0]), []).append(setting)
+    named = "; ".join(f"{line} on {listed(some)}" for line, some in where.items())
+    return [f"Most accurate of all at the end of the stream: {named}."] if named else []
+
+
+def _beside(evidence: Evidence) -> list[str]:
+    """ZO-FC and what it should be measured by, in every setting."""
+    heads = ("accuracy on all classes at the end, %", "ZO-FC", "best first-order method", "first-order twin",
+             "classifier alone", "SimpleCIL", "ridge regression")  # fmt: skip
+    rows = []
+    for setting in _settings(evidence):
+        best = highest(evidence, [first(name).line for name in METHODS], setting)
+        lines = [mean(evidence, line, setting) for line in (ADAPTER.line, CLASSIFIER.line, SIMPLE.line, RIDGE)]
+        cells = [f"{value:.2f}" if value is not None else "—" for value in (mean(evidence, ZOFC.line, setting), *lines)]
+        shown = f"{best[1]:.2f} ({best[0].removesuffix(', FO')})" if best else "—"
+        rows.append((setting, cells[0], shown, *cells[1:]))
+    after = (
+        "Mean over seeds. The twin trains adapter and classifier by first order. Ridge regression on the frozen "
+        "features, not in the paper, trains by no steps."
+    )
+    return [table(heads, rows), prose(after)] if rows else []
+
+
+# -- the adapter, and the core of the paper --------------------------------------------------------------------------
+
+
+def _adapter(evidence: Evidence, verdicts: Verdicts) -> list[str]:
+    found = [one for one in ADAPTER_HELPS(evidence) if class_incremental(one.setting)]
+    idle = [one for one in found if one.side < 1]
+    if not idle:
+        return []
+    mute = sum(verdict.word == IDLE for verdict in verdicts.values())
+    where = "in any setting" if len(idle) == len(found) else f"on {listed([one.setting for one in idle])}"
+    so = f" So {mute} claims about what the adapter's steps change *{IDLE.replace('cannot', 'cannot')}*." * bool(mute)
+    return [
+        f"**The adapter gains nothing** that could be told from chance {where}, not even by first order: "
+        f"{_range([one.value for one in idle])} points beside the classifier alone, where the paper has "
+        f"{_range(in_the_paper(ADAPTER_HELPS))}.{so}"
+    ]
+
+
+def _range(values: Sequence[float]) -> str:
+    ends = dict.fromkeys(number(value, ACCURACY, ACCURACY.unit) for value in (min(values), max(values)))
+    return " to ".join(ends)
+
+
+def _core(verdicts: Verdicts) -> list[str]:
+    """The claims that the paper is about, with what came of them."""
+    wanted = (
+        "A method forgets less if", "The same as a share of what", "It learns new tasks less", "ZO-FC is comparable in",
+        "It is more accurate than SimpleCIL", "It is more accurate than every method", "It forgets less than every",
+        "ZO-FC needs up to",
+    )  # fmt: skip
+    claims = [claim for some in CLAIMS.values() for claim in some if claim.text.startswith(wanted)]
+    return [f"{claim.text} *{verdicts[claim.text].word}*: {verdicts[claim.text].here}." for claim in claims]
