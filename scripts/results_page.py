@@ -71,10 +71,8 @@ def differing(text: str, wanted: Pictures) -> list[Path]:
     path, folder = ROOT / PAGE, ROOT / FIGURES
     found = [] if path.is_file() and path.read_text("utf-8") == text else [PAGE]
     there = {path.name for path in folder.glob("*.png")}
-    for name in sorted(there | set(wanted)):
-        if name not in there or name not in wanted or _drawn_as(folder / name) != made_of(wanted[name]):
-            found.append(FIGURES / name)
-    return found
+    right = {name for name in there & set(wanted) if _drawn_as(folder / name) == made_of(wanted[name])}
+    return [*found, *(FIGURES / name for name in sorted((there | set(wanted)) - right))]
 
 
 def _drawn_as(path: Path) -> str | None:

@@ -25,7 +25,7 @@ from claims.comparisons import (
 )
 from claims.lines import METHODS, SHARE, SIMPLE, TABLES, ZOFC, Claim, first, kinds, of, zeroth
 from claims.measures import ACCURACY, MEMORY, OPERATIONS, SECONDS
-from claims.verdicts import cannot, judged
+from claims.verdicts import NO_NUMBERS, cannot, judged
 
 MEASURED = ("Adapter + Learnable Cls.", "LAE", "APER", "EASE", "InfLoRA")  # their memory, under either order
 STEP = ("peak-memory",)
@@ -122,15 +122,15 @@ CLAIMS = (
         judged(times(HYBRID, CLASSIFIER, MEMORY, no_more(1 + SHARE))),
     ),
     Claim(
-        "ZO-FC has the better trade-off: no other method is more accurate with no more memory. (Our reading; SimpleCIL "
-        "is among them, with no step at all.)",
+        "ZO-FC has the better trade-off: no other method is more accurate with no more memory (as we read it; "
+        "SimpleCIL, which makes no step, is among them).",
         "section 5.2, figures 4, 6 and 7", TABLES,
-        judged(trade_off(TRAINED, [SIMPLE]), own=False),
+        judged(trade_off(TRAINED, [SIMPLE]), own=NO_NUMBERS),
     ),
     Claim(
         "The same without SimpleCIL, among methods that train.",
         "–", TABLES,
-        judged(trade_off(TRAINED), own=False), ours=True,
+        judged(trade_off(TRAINED), own=NO_NUMBERS), ours=True,
     ),
     Claim(
         "With one query, an epoch of zeroth order takes less time than one of first order.",

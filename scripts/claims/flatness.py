@@ -50,7 +50,7 @@ CLAIMS = (
         "bounds forgetting.",
         "section 3, appendices C and D", (),
         cannot(
-            "It is proved for many steps on convex losses. `zofc flatness` measures the terms for a run; no study of "
+            "It is proved for many steps on convex losses. zofc flatness measures the terms for a run; no study of "
             "the paper has numbers of them."
         ),
     ),

@@ -22,7 +22,7 @@ from claims.lines import (
     zeroth,
 )
 from claims.measures import ACCURACY, FALLEN, FORGETTING
-from claims.verdicts import judged
+from claims.verdicts import MARGIN, judged
 
 OTHERS = tuple(name for name in METHODS if name not in ("Adapter + Cls.", "EASE"))
 
@@ -47,13 +47,13 @@ CLAIMS = (
         "ZO-FC is comparable in accuracy to the best first-order method (behind by no more than anywhere in the "
         f"paper, {BEST:.2f} points).",
         "section 1, section 6, tables 2 and 3", TABLES,
-        judged(behind_best(BEST), own=False),
+        judged(behind_best(BEST), own=MARGIN),
     ),
     Claim(
         "It is comparable in accuracy to its first-order twin, adapter and classifier (behind by no more than anywhere "
         f"in the paper, {TWIN:.2f} points).",
         "– (tables 2 and 3)", TABLES,
-        judged(behind_twin(TWIN), own=False, rests=ADAPTER_HELPS), ours=True,
+        judged(behind_twin(TWIN), own=MARGIN, rests=ADAPTER_HELPS), ours=True,
     ),
     Claim(
         "It is more accurate than SimpleCIL, which trains nothing.",
@@ -101,13 +101,13 @@ CLAIMS = (
         judged(pair(ZOFC, CLASSIFIER, FORGETTING, no_more(CLOSE)), rests=ADAPTER_HELPS),
     ),
     Claim(
-        "One adapter for all tasks is a strong first-order baseline. (Our reading: better than the others, EASE apart.)",
+        "One adapter for all tasks is a strong first-order baseline (as we read it, better than all but EASE).",
         "section 4.2, table 2", TABLES,
         judged(*(pair(ADAPTER, first(name), ACCURACY, more) for name in OTHERS)),
     ),
     Claim(
-        "ZO-FC is stable over the whole stream. (Our reading of the curves: its accuracy falls less from the first "
-        "task to the last than that of first-order methods that train more than a classifier.)",
+        "ZO-FC is stable over the whole stream (as we read the curves, from the first task to the last it loses less "
+        "accuracy than first-order methods that train more than a classifier).",
         "appendix I, figures 8 to 11", TABLES,
         judged(*(pair(ZOFC, first(name), FALLEN, less) for name in MODULES)),
     ),

@@ -124,7 +124,7 @@ LEARNED = Measure(
     "best accuracy on each task, mean over tasks, points", "learned", learned,
     error=lambda row: chance(learned(row), row.get("tested")),
 )  # fmt: skip
-LOST = Measure("forgotten of what was learned, percent of it", "lost", lost, "% of it", error=lost_error)
+LOST = Measure("forgotten of what was learned, percent of it", "lost", lost, error=lost_error)
 FALLEN = Measure("accuracy after the first task less that at the end, points", "fallen", fallen, error=fallen_error)
 MEMORY = Measure("peak memory of a step, GiB", "gigabytes", memory, "GiB", ".3f", True, _roughly(memory))
 SECONDS = Measure("steps of an epoch, s", "seconds", seconds, "s", ".3f", error=_roughly(seconds))

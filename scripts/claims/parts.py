@@ -1,5 +1,5 @@
-"""What the paper says of the parts of ZO-FC: classifier, placement, augmentation, queries, module (section 5.3, table 4,
-appendices E and F)."""
+"""What the paper says of the parts of ZO-FC: classifier, placement, augmentation, queries and module (section 5.3,
+table 4, appendices E and F)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise
 from claims.comparisons import Question, Runs, compared, less, more, no_more, number, pair, within
 from claims.lines import ADAPTER_HELPS, CLOSE, MAIN, NO_R, Claim, gap, kinds, of
 from claims.measures import ACCURACY, FORGETTING, Measure
-from claims.verdicts import judged
+from claims.verdicts import MARGIN, judged
 
 QUERIES = (1, 2, 4, 8, 16, 32, 64)
 AUGMENTED, PLAIN = (of("augmentation-ablation", f"ZO-FC {how} aug") for how in ("w", "w/o"))
@@ -78,7 +78,7 @@ CLAIMS = (
         "With a first-order adapter the two are close in accuracy (no further apart than anywhere in the paper, "
         f"{APART:.2f} points).",
         "appendix E, table 5", ("classifier-ablation", *MAIN),
-        judged(heads(APART), own=False, rests=ADAPTER_HELPS),
+        judged(heads(APART), own=MARGIN, rests=ADAPTER_HELPS),
     ),
     Claim(
         "With class means as its final classifier ZO-FC is less accurate.",
@@ -99,7 +99,7 @@ CLAIMS = (
         "Without augmentation the accuracy of ZO-FC is similar (no further apart than anywhere in the paper, "
         f"{ALIKE:.2f} points).",
         "appendix F, table 7", ("augmentation-ablation",),
-        judged(augmented(ALIKE), own=False),
+        judged(augmented(ALIKE), own=MARGIN),
     ),
     Claim(
         "Without augmentation it forgets more.",
@@ -110,7 +110,7 @@ CLAIMS = (
         "On CIFAR-100 the number of queries changes accuracy little (highest less lowest, no more than the paper's "
         f"{SPREAD:.2f} points).",
         "section 5.3, table 4", ("query-ablation", *MAIN),
-        judged(spread(SPREAD), on="cifar100-*", own=False, rests=ADAPTER_HELPS),
+        judged(spread(SPREAD), on="cifar100-*", own=MARGIN, rests=ADAPTER_HELPS),
     ),
     Claim(
         "On ImageNet-R accuracy rises with the number of queries.",

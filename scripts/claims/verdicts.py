@@ -20,6 +20,7 @@ HOLDS, MOSTLY, MIXED, MOSTLY_NOT, NOT = (
 TOO_CLOSE, IDLE, UNMEASURED, UNTESTABLE = (
     "too close to tell", "cannot be told", "not measured", "cannot be tested here",
 )  # fmt: skip
+MARGIN, NO_NUMBERS = "set the margin", ""  # what the paper's own numbers are where they cannot be judged
 WORDS = (HOLDS, MOSTLY, MIXED, MOSTLY_NOT, NOT, TOO_CLOSE, IDLE, UNMEASURED, UNTESTABLE)
 RULE = (
     "**Comparisons.** Two lines are compared in one setting with the same seeds: the line that a claim is about less "
@@ -58,11 +59,11 @@ Judge = Callable[[Evidence], Verdict]
 
 
 def judged(
-    *questions: Question, on: str = "*", otherwise: str = "", own: bool = True, rests: Question | None = None
+    *questions: Question, on: str = "*", otherwise: str = "", own: str | None = None, rests: Question | None = None
 ) -> Judge:
     """A claim that every comparison should bear out: `on` the settings of this pattern; `otherwise` says why it cannot
-    be tested where there are none. Its `own` numbers are judged too, unless its margin comes from them. It can be told
-    only where what it `rests` on holds."""
+    be tested where there are none. The paper's `own` numbers are judged too, unless this says what they are instead. It
+    can be told only where what it `rests` on holds."""
 
     def judge(evidence: Evidence) -> Verdict:
         found = asked(questions, evidence, on)
@@ -71,7 +72,7 @@ def judged(
         counted = [one for one in all_counted if one.setting not in idle]
         without = list(dict.fromkeys(one.setting for one in all_counted if one.setting in idle))
         word = band(counted) if counted else IDLE if without else UNTESTABLE if otherwise else UNMEASURED
-        paper = share(asked(questions, printed(), on)) if own else ""
+        paper = share(asked(questions, printed(), on)) if own is None else own
         here = [*_short(counted), *_gained_nothing(without, counted)] or [otherwise] * bool(otherwise)
         return Verdict(word, "; ".join(here), paper, _in_full(found, without), _seeds(counted))
 
@@ -172,7 +173,7 @@ def _in_full(found: Sequence[Comparison], without: Sequence[str]) -> str:
         words.append(f"The adapter gains nothing on {', '.join(without)}.")
     for setting in dict.fromkeys(one.setting for one in apart):
         mine = [one for one in apart if one.setting == setting]
-        words.append(f"Not counted, since tasks bring no new classes: {setting} {tally(mine)}{_span(mine)}.")
+        words.append(f"Not counted, since tasks bring no new classes: {setting} {_score(mine)}{_span(mine)}.")
     return " ".join(words)
 
 
@@ -182,7 +183,8 @@ def _numbers(found: Sequence[Comparison]) -> list[str]:
     for measure in dict.fromkeys(one.measure for one in found):
         mine = [one for one in found if one.measure == measure]
         parts = [f"{one.setting} {one.shown}" for one in mine] if len(found) <= FEW else _by_setting(mine)
-        words.append(f"{measure.words[0].upper()}{measure.words[1:]}: {'; '.join(parts)}.")
+        how = " (for/against/too close)" * any("/" in part for part in parts)
+        words.append(f"{measure.words[0].upper()}{measure.words[1:]}{how}: {'; '.join(parts)}.")
         for side, begins in ((-1, "Against the claim"), (0, "Too close")):
             some = [one for one in mine if one.side == side]
             if some and len(some) < len(mine):
@@ -196,8 +198,12 @@ def _by_setting(found: Sequence[Comparison]) -> list[str]:
     parts = []
     for setting in dict.fromkeys(one.setting for one in found):
         mine = [one for one in found if one.setting == setting]
-        parts.append(f"{setting} {tally(mine)}{_span(mine)}" if len(mine) > 1 else f"{setting} {mine[0].shown}")
+        parts.append(f"{setting} {_score(mine)}{_span(mine)}" if len(mine) > 1 else f"{setting} {mine[0].shown}")
     return parts
+
+
+def _score(found: Sequence[Comparison]) -> str:
+    return "/".join(str(sum(one.side == side for one in found)) for side in (1, -1, 0))
 
 
 def _span(found: Sequence[Comparison]) -> str:

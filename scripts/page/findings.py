@@ -7,10 +7,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from claims import CLAIMS, Claim
-from claims.comparisons import Evidence, number
+from claims.comparisons import Evidence, Question, more, number, pair
+from claims.hybrid import behind_best, behind_twin
 from claims.lines import ADAPTER, ADAPTER_HELPS, CLASSIFIER, METHODS, RIDGE, SIMPLE, TABLES, ZOFC, Runs, first
 from claims.measures import ACCURACY
-from claims.verdicts import IDLE, WORDS, Verdict, class_incremental, in_the_paper
+from claims.verdicts import (
+    HOLDS,
+    IDLE,
+    MIXED,
+    MOSTLY,
+    MOSTLY_NOT,
+    NOT,
+    TOO_CLOSE,
+    UNMEASURED,
+    WORDS,
+    Verdict,
+    class_incremental,
+    in_the_paper,
+)
 
 from page.files import Result
 from page.words import bullets, listed, prose, table
@@ -19,34 +33,32 @@ from zofc.studies.catalogue import MAIN_LINES
 
 Verdicts = Mapping[str, Verdict]  # by the text of a claim
 LINES = (*(line.title for line in MAIN_LINES), RIDGE)
-SHORT = {RIDGE: "Ridge regression"}
+SHORT = {RIDGE: "ridge regression"}
+SEVERAL = {  # a verdict, said of several claims
+    HOLDS: "hold", MOSTLY: "mostly hold", MIXED: "are mixed", MOSTLY_NOT: "mostly do not hold", NOT: "do not hold",
+    TOO_CLOSE: "are too close to tell", UNMEASURED: "were not measured",
+}  # fmt: skip
 
 
 def findings(results: Sequence[Result], evidence: Evidence, verdicts: Verdicts) -> str:
-    said = [
-        *_what_this_is(results),
-        _tally(verdicts),
-        *_best(evidence),
-        *_adapter(evidence, verdicts),
-        *_core(verdicts),
-    ]
-    return "\n\n".join(["## Findings", bullets(said), *_beside(evidence)])
+    said = [_what_this_is(results), _tally(verdicts), *_adapter(evidence, verdicts), *_accuracy(evidence)]
+    return "\n\n".join(["## Findings", bullets([*said, *_core(verdicts)]), *_beside(evidence)])
 
 
-def _what_this_is(results: Sequence[Result]) -> list[str]:
+def _what_this_is(results: Sequence[Result]) -> str:
     seeds = sorted({len(result.seeds) for result in results})
     how_many = "one seed" if seeds == [1] else f"{listed(seeds)} seeds"
-    return [
+    return (
         f"This is no repetition of the paper's numbers: a smaller backbone than its {PAPER_BACKBONE}, fewer images and "
         f"steps, {how_many}. What can be compared is how lines stand to each other."
-    ]
+    )
 
 
 def _tally(verdicts: Verdicts) -> str:
     """The paper's claims by verdict, then ours."""
-    found = [f"Of the paper's {len(_claims(False))} claims: {_counts(_claims(False), verdicts)}."]
+    found = [f"Of the paper's {len(_claims(False))} claims, {_counts(_claims(False), verdicts)}."]
     if _claims(True):
-        found.append(f"Of the {len(_claims(True))} that we add: {_counts(_claims(True), verdicts)}.")
+        found.append(f"Of the {len(_claims(True))} that we add, {_counts(_claims(True), verdicts)}.")
     return " ".join(found)
 
 
@@ -56,7 +68,7 @@ def _claims(ours: bool) -> list[Claim]:
 
 def _counts(claims: Sequence[Claim], verdicts: Verdicts) -> str:
     counts = Counter(verdicts[claim.text].word for claim in claims)
-    return ", ".join(f"{counts[word]} *{word}*" for word in WORDS if counts[word])
+    return listed([f"{counts[word]} {SEVERAL.get(word, word)}" for word in WORDS if counts[word]])
 
 
 # -- accuracy --------------------------------------------------------------------------------------------------------
@@ -80,13 +92,32 @@ def _settings(evidence: Evidence) -> list[str]:
     return list(dict.fromkeys(setting for setting, _ in ZOFC.found(evidence)))
 
 
-def _best(evidence: Evidence) -> list[str]:
+def _accuracy(evidence: Evidence) -> list[str]:
+    """Which line is the best, and how far ZO-FC is from what it should be measured by."""
     where: dict[str, list[str]] = {}
-    for setting in _settings(evidence):
+    for setting in filter(class_incremental, _settings(evidence)):
         if best := highest(evidence, LINES, setting):
             where.setdefault(SHORT.get(best[0], best[0]), []).append(setting)
     named = "; ".join(f"{line} on {listed(some)}" for line, some in where.items())
-    return [f"Most accurate of all at the end of the stream: {named}."] if named else []
+    parts = [f"{words} {told}" for words, question in BESIDE.items() if (told := _distance(question, evidence))]
+    if not named or not parts:
+        return []
+    return [f"**Accuracy.** The best of all are {named}. ZO-FC less each of these, in points: {'; '.join(parts)}."]
+
+
+BESIDE: Mapping[str, Question] = {
+    "the best first-order method": behind_best(0),
+    "its first-order twin": behind_twin(0),
+    "SimpleCIL, which trains nothing,": pair(ZOFC, SIMPLE, ACCURACY, more),
+    "ridge regression": pair(ZOFC, Runs(RIDGE, TABLES), ACCURACY, more),
+}
+
+
+def _distance(question: Question, evidence: Evidence) -> str:
+    """From the lowest to the highest, here and in the paper."""
+    values = [one.value for one in question(evidence) if class_incremental(one.setting)]
+    theirs = in_the_paper(question)
+    return _range(values) + (f" (in the paper {_range(theirs)})" if theirs else "") if values else ""
 
 
 def _beside(evidence: Evidence) -> list[str]:
@@ -100,10 +131,10 @@ def _beside(evidence: Evidence) -> list[str]:
         cells = [f"{value:.2f}" if value is not None else "—" for value in (mean(evidence, ZOFC.line, setting), *lines)]
         shown = f"{best[1]:.2f} ({best[0].removesuffix(', FO')})" if best else "—"
         rows.append((setting, cells[0], shown, *cells[1:]))
-    after = (
-        "Mean over seeds. The twin trains adapter and classifier by first order. Ridge regression on the frozen "
-        "features, not in the paper, trains by no steps."
-    )
+    after = "Mean over seeds. The twin trains adapter and classifier by first order. Ridge regression on the frozen "
+    after += "features is not in the paper."
+    if apart := [name for name in _settings(evidence) if not class_incremental(name)]:
+        after += f" Tasks of {listed(apart)} bring no new classes; it is in no count."
     return [table(heads, rows), prose(after)] if rows else []
 
 
@@ -117,7 +148,7 @@ def _adapter(evidence: Evidence, verdicts: Verdicts) -> list[str]:
         return []
     mute = sum(verdict.word == IDLE for verdict in verdicts.values())
     where = "in any setting" if len(idle) == len(found) else f"on {listed([one.setting for one in idle])}"
-    so = f" So {mute} claims about what the adapter's steps change *{IDLE.replace('cannot', 'cannot')}*." * bool(mute)
+    so = f" So {mute} claims about what its steps change, or do not, {IDLE}." * bool(mute)
     return [
         f"**The adapter gains nothing** that could be told from chance {where}, not even by first order: "
         f"{_range([one.value for one in idle])} points beside the classifier alone, where the paper has "
@@ -131,11 +162,18 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _core(verdicts: Verdicts) -> list[str]:
-    """The claims that the paper is about, with what came of them."""
-    wanted = (
-        "A method forgets less if", "The same as a share of what", "It learns new tasks less", "ZO-FC is comparable in",
-        "It is more accurate than SimpleCIL", "It is more accurate than every method", "It forgets less than every",
-        "ZO-FC needs up to",
-    )  # fmt: skip
-    claims = [claim for some in CLAIMS.values() for claim in some if claim.text.startswith(wanted)]
-    return [f"{claim.text} *{verdicts[claim.text].word}*: {verdicts[claim.text].here}." for claim in claims]
+    """What came of the claims that the paper is about, as comparisons for and against each."""
+
+    def told(begins: str) -> str:
+        (found,) = [verdict for text, verdict in verdicts.items() if text.startswith(begins)]
+        return f"*{found.word}* ({found.here})"
+
+    return [
+        f"**Forgetting.** Methods forget less under zeroth order: {told('A method forgets less')}. As a share of what "
+        f"they had learned: {told('The same as a share')}. ZO-FC forgets less than first-order methods with a module: "
+        f"{told('It forgets less than every')}.",
+        f"**Learning.** Methods learn less under zeroth order: {told('It learns new tasks')}. ZO-FC is more accurate "
+        f"than any of them: {told('It is more accurate than every')}.",
+        f"**Memory.** ZO-FC saves up to six times: {told('ZO-FC needs up to')}. Its first-order classifier "
+        f"costs hardly any: {told('The first-order classifier costs')}.",
+    ]

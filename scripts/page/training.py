@@ -32,7 +32,7 @@ def training(results: Sequence[Result], root: Path) -> list[str]:
     edges = searched(root / RATES)
     lines = [line for line in result.study.lines if load_recipe(f"{line.family}/{SHOWN}", []).optimize]
     rows = [_row(line, result.scale, edges) for line in lines]
-    heads = (f"a task of {SHOWN}", "epochs here", "the paper's", "steps here", "the paper's", "learning rates ×")
+    heads = (f"a task of {SHOWN}", "epochs here", "steps here", "the paper's epochs", "its steps", "learning rates ×")
     told = [*_at_the_edge(rows, edges), *_modules(lines, result)]
     return [table(heads, rows), *told]
 
