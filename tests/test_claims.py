@@ -153,7 +153,7 @@ def test_a_verdict_is_a_band_of_the_share_that_speaks_for_a_claim(sides: tuple[i
 def test_a_verdict_has_its_numbers_in_short_and_in_full() -> None:
     found = judged(pair(ONE, OTHER, FORGETTING, less))(two([5.0, 6.0], [9.0, 11.0]))
     assert found.here == "−4.50 points" and found.seeds == ""
-    expected = "Forgetting, points: cifar100-inc5 −4.50, standard error 0.50 (one 5.50 beside other 10.00)."
+    expected = "Forgetting, points: cifar100-inc5 −4.50, standard error 0.50 (one: 5.50 beside other: 10.00)."
     assert found.details == expected
     assert judged(pair(ONE, OTHER, FORGETTING, less))(two([5.0], [9.0])).seeds == "one seed"
 
@@ -276,7 +276,7 @@ def test_what_was_learned_is_the_mean_over_tasks_of_the_best_accuracy() -> None:
 def test_time_is_compared_in_the_epochs_that_a_line_is_about() -> None:
     rows = {"runtime": [measured("FO", ("head", "peft"), 2.0), measured("ZO, q = 1", ("head", "peft"), 1.5)]}
     found = claim("With one query").verdict(rows)
-    assert found.word == "holds" and "0.75× (ZO, q = 1 1.500 beside FO 2.000)" in found.details
+    assert found.word == "holds" and "0.75× (ZO, q = 1: 1.500 beside FO: 2.000)" in found.details
     assert SECONDS.of(measured("FO", ("peft",), 2.0)) is None
 
 

@@ -91,7 +91,7 @@ def test_every_claim_is_in_a_table_with_its_verdict_and_the_rule_is_there(here: 
     for claim in (claim for some in CLAIMS.values() for claim in some):
         assert text.count(f"| {claim.text} ") == 1
     assert "main-table and inc10-table were run with `--fast`" in flat
-    assert "in part one seed |" in text and "Where a verdict rests on one seed it says so." in text
+    assert "in part one seed |" in text and "Where a verdict rests on one seed, it says so." in text
     longest = max(len(line.split(" | ")[2].split()) for line in text.splitlines() if line.startswith("| On "))
     assert longest < 40  # what a verdict rests on is folded below
 

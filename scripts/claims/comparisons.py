@@ -162,7 +162,7 @@ def compared(
         if tell is not None:
             of, told, shown = "", tell(*means), f"{told} ({tell(*means)})"
         elif len(numbers) == 2:
-            lines = [f"{name} {value:{measure.form}}" for name, value in zip(names, means, strict=True)]
+            lines = [f"{name}: {value:{measure.form}}" for name, value in zip(names, means, strict=True)]
             shown = f"{told} ({' beside '.join(lines)})"
         return Comparison(setting, names, measure, of, mean, error, len(seeds), gain.side(mean, error), told, shown)
 

@@ -69,9 +69,9 @@ def trade_off(others: Sequence[Runs], untrained: Sequence[Runs] = ()) -> Questio
         parts = []
         for side, words in ((-1, "beaten by"), (0, "too close to")):
             names = [_told(one, ratios) for one in found if one.side == side]
-            parts += [f"{words} {', '.join(names)}"] * bool(names)
-        parts += _nearest([one for one in found if (one.setting, one.lines[1]) in ratios], ratios)
-        side, told = min(one.side for one in found), "; ".join(parts)
+            parts += [f"{words} {' and '.join(names)}"] * bool(names)
+        parts += [] if untrained else _nearest(found, ratios)
+        side, told = min(one.side for one in found), ", ".join(parts)
         measure = replace(ACCURACY, words="accuracy at the end, and peak memory of a step")
         return replace(found[0], lines=(ZOFC.line,), measure=measure, unit="", side=side, told=told, shown=told)
 
@@ -79,16 +79,16 @@ def trade_off(others: Sequence[Runs], untrained: Sequence[Runs] = ()) -> Questio
 
 
 def _nearest(found: list[Comparison], ratios: dict[tuple[str, str], float]) -> list[str]:
-    """Of lines that train, the most accurate with no more memory, and the one with the least memory that is as
-    accurate."""
+    """The most accurate with no more memory, and the one with the least memory that is as accurate, unless they
+    are told of already."""
     known = [(one, ratios[one.setting, one.lines[1]]) for one in found]
     cheaper = [(one.value, one) for one, ratio in known if ratio <= 1]
     better = [(ratio, one) for one, ratio in known if one.value <= 0]
-    return [
-        f"{words} {_told(min(some, key=lambda pair: pair[0])[1], ratios)}"
-        for words, some in (("nearest with no more memory", cheaper), ("nearest with no less accuracy", better))
-        if some
-    ]
+    words = []
+    for which, some in (("nearest with no more memory", cheaper), ("nearest with no less accuracy", better)):
+        nearest = [min(some, key=lambda pair: pair[0])[1]] if some else []
+        words += [f"{which} {_told(one, ratios)}" for one in nearest if one.side > 0]
+    return words
 
 
 def _told(one: Comparison, ratios: dict[tuple[str, str], float]) -> str:

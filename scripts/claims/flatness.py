@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from claims.comparisons import Question, Runs, compared, joined, less, more, pair
+from claims.comparisons import Measure, Question, Runs, compared, joined, less, more, pair
 from claims.lines import Claim, of
-from claims.measures import EARLY, FORGETTING, LATE, PHI, PHI_HEAD, Measure
+from claims.measures import EARLY, FORGETTING, LATE, PHI, PHI_HEAD
 from claims.verdicts import cannot, judged
 
 STUDY = ("flatness-curves",)

@@ -40,8 +40,8 @@ BEST, TWIN = (gap(question(0)) for question in (behind_best, behind_twin))
 CLAIMS = (
     Claim(
         "A first-order adapter improves on the classifier alone, which claims about the adapter's steps rest on.",
-        "tables 2 and 3", TABLES,
-        judged(ADAPTER_HELPS),
+        "– (tables 2 and 3)", TABLES,
+        judged(ADAPTER_HELPS), ours=True,
     ),
     Claim(
         "ZO-FC is comparable in accuracy to the best first-order method (behind by no more than anywhere in the "
@@ -57,7 +57,7 @@ CLAIMS = (
     ),
     Claim(
         "It is more accurate than SimpleCIL, which trains nothing.",
-        "table 2", TABLES,
+        "section 4.1, table 2", TABLES,
         judged(pair(ZOFC, SIMPLE, ACCURACY, more)),
     ),
     Claim(

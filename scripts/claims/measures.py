@@ -93,7 +93,7 @@ def late(row: Row) -> float | None:
 def memory(row: Row) -> float | None:
     """Of a measured step, or of a trained run."""
     if "cost" in row:
-        return max(phase["peak"] for phase in row["cost"]["phases"]) / costs.GIB
+        return float(max(phase["peak"] for phase in row["cost"]["phases"]) / costs.GIB)
     return float(row["peak_memory"] / costs.GIB) if row["steps"] else None
 
 

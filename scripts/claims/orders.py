@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from claims.comparisons import Gain, Question, Runs, compared, less, more, pair, within
+from claims.comparisons import Gain, Measure, Question, Runs, compared, less, more, pair, within
 from claims.lines import (
     CLOSE,
     MAIN,
@@ -19,7 +19,7 @@ from claims.lines import (
     of,
     zeroth,
 )
-from claims.measures import ACCURACY, FORGETTING, LEARNED, LOST, Measure
+from claims.measures import ACCURACY, FORGETTING, LEARNED, LOST
 from claims.verdicts import MARGIN, judged
 
 CIFAR_CHANCE = 1.0  # percent, with 100 classes

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from claims.comparisons import Question, Runs, compared, less, more, no_more, number, pair, within
+from claims.comparisons import Measure, Question, Runs, compared, less, more, no_more, number, pair, within
 from claims.lines import ADAPTER_HELPS, CLOSE, MAIN, NO_R, Claim, gap, kinds, of
-from claims.measures import ACCURACY, FORGETTING, Measure
+from claims.measures import ACCURACY, FORGETTING
 from claims.verdicts import MARGIN, judged
 
 QUERIES = (1, 2, 4, 8, 16, 32, 64)

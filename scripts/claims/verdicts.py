@@ -14,6 +14,7 @@ from zofc.studies.catalogue import STUDIES
 from zofc.studies.settings import SETTINGS
 
 MOST, FEW = 0.75, 3  # a share that is most; comparisons that are written out one by one
+HOW = " (for/against/too close)"
 HOLDS, MOSTLY, MIXED, MOSTLY_NOT, NOT = (
     "holds", "mostly holds", "mixed", "mostly does not hold", "does not hold",
 )  # fmt: skip
@@ -22,6 +23,13 @@ TOO_CLOSE, IDLE, UNMEASURED, UNTESTABLE = (
 )  # fmt: skip
 MARGIN, NO_NUMBERS = "set the margin", ""  # what the paper's own numbers are where they cannot be judged
 WORDS = (HOLDS, MOSTLY, MIXED, MOSTLY_NOT, NOT, TOO_CLOSE, IDLE, UNMEASURED, UNTESTABLE)
+LEGEND = (
+    "A comparison is of two lines in one setting. It speaks for a claim, against it, or is too close to tell from "
+    "chance.",
+    f"*{HOLDS}*: all speak for it. *{MOSTLY}*: three quarters or more of those that tell. *{MIXED}*: fewer. "
+    f"*{MOSTLY_NOT}*: a quarter or fewer. *{NOT}*: all speak against it. *{TOO_CLOSE}*: more than half are too close. "
+    f"*{IDLE}*: it is about the steps of an adapter that gains nothing here.",
+)
 RULE = (
     "**Comparisons.** Two lines are compared in one setting with the same seeds: the line that a claim is about less "
     "the other, or with × the one in units of the other. Lines that are missing or failed are in none. Streams whose "
@@ -34,9 +42,6 @@ RULE = (
     f"{100 * ERRORS * PRECISION * 2**0.5:.0f} %. Of Φ the sign alone decides. What does not count is *too close*.",
     "**Close.** Where a claim says that something is close, it names a margin: a mean within it speaks for the claim, "
     "one that is outside by what counts as a difference speaks against it.",
-    f"**Verdicts.** *{HOLDS}*: all comparisons speak for the claim. *{MOSTLY}*: three quarters or more of those that "
-    f"are not too close. *{MOSTLY_NOT}*: a quarter or fewer. *{NOT}*: all speak against it. *{MIXED}*: between. "
-    f"*{TOO_CLOSE}*: more than half are.",
     f"**The adapter.** A claim about what the adapter's steps change, or leave as it is, says nothing where they "
     "change nothing. So its comparisons are not counted in settings where a first-order adapter is not shown to "
     f"improve on the classifier alone; if none is left, the claim *{IDLE}*.",
@@ -148,7 +153,15 @@ def _short(found: Sequence[Comparison]) -> list[str]:
     if len(found) <= FEW:
         return [*words, ", ".join(number(one.value, first.measure, first.unit) for one in found) + unit]
     middle = statistics.median(one.value for one in found)
-    return [*words, f"median {number(middle, first.measure, first.unit)}{unit}"]
+    return [*words, f"median {number(middle, first.measure, first.unit)}{unit}", *_against(found)]
+
+
+def _against(found: Sequence[Comparison]) -> list[str]:
+    """The one or two lines that speak against a claim, if others do not."""
+    names = dict.fromkeys(_name(one.lines, found) for one in found if one.side < 0)
+    others = {_name(one.lines, found) for one in found} - set(names)
+    short = 0 < len(names) <= 2 and " beside " not in "".join(names)
+    return [f"against it {' and '.join(names)}"] if others and short else []
 
 
 def _gained_nothing(without: Sequence[str], counted: Sequence[Comparison]) -> list[str]:
@@ -182,23 +195,26 @@ def _numbers(found: Sequence[Comparison]) -> list[str]:
     words = []
     for measure in dict.fromkeys(one.measure for one in found):
         mine = [one for one in found if one.measure == measure]
-        parts = [f"{one.setting} {one.shown}" for one in mine] if len(found) <= FEW else _by_setting(mine)
-        how = " (for/against/too close)" * any("/" in part for part in parts)
+        alike, few = len({one.lines for one in mine}) == 1, len(found) <= FEW
+        parts = [f"{one.setting} {one.shown}" for one in mine] if few else _by_setting(mine, alike)
+        how = HOW * (len(mine) > len(parts))
+        if alike and not few and len(mine[0].lines) > 1:
+            how = f" ({' beside '.join(mine[0].lines)})"
         words.append(f"{measure.words[0].upper()}{measure.words[1:]}{how}: {'; '.join(parts)}.")
         for side, begins in ((-1, "Against the claim"), (0, "Too close")):
             some = [one for one in mine if one.side == side]
             if some and len(some) < len(mine):
-                alike = len({one.lines for one in mine}) == 1
                 named = ", ".join(one.setting for one in some) if alike else _named(some, mine)
                 words.append(f"{begins}: {named}.")
     return words
 
 
-def _by_setting(found: Sequence[Comparison]) -> list[str]:
+def _by_setting(found: Sequence[Comparison], alike: bool) -> list[str]:
     parts = []
     for setting in dict.fromkeys(one.setting for one in found):
         mine = [one for one in found if one.setting == setting]
-        parts.append(f"{setting} {_score(mine)}{_span(mine)}" if len(mine) > 1 else f"{setting} {mine[0].shown}")
+        only = mine[0].told if alike else mine[0].shown
+        parts.append(f"{setting} {_score(mine)}{_span(mine)}" if len(mine) > 1 else f"{setting} {only}")
     return parts
 
 

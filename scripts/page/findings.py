@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from claims import CLAIMS, Claim
-from claims.comparisons import Evidence, Question, more, number, pair
+from claims.comparisons import Evidence, Question, Runs, more, number, pair
 from claims.hybrid import behind_best, behind_twin
-from claims.lines import ADAPTER, ADAPTER_HELPS, CLASSIFIER, METHODS, RIDGE, SIMPLE, TABLES, ZOFC, Runs, first
+from claims.lines import ADAPTER, ADAPTER_HELPS, CLASSIFIER, METHODS, RIDGE, SIMPLE, TABLES, ZOFC, first
 from claims.measures import ACCURACY
 from claims.verdicts import (
     HOLDS,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from claims import CLAIMS, Claim
 from claims.lines import TABLES
-from claims.verdicts import RULE, Verdict
+from claims.verdicts import LEGEND, RULE, Verdict
 
 from page.files import Result
 from page.findings import Verdicts
@@ -17,26 +17,20 @@ HEADS = ("claim", "verdict", "here", "the paper's own numbers", "where it says s
 
 
 def claims(results: Sequence[Result], verdicts: Verdicts) -> str:
-    seeds = {verdict.seeds for verdict in verdicts.values()}
-    once = seeds <= {"", "one seed"}
-    note = "All accuracies are of one seed." if once else "Where a verdict rests on one seed it says so."
-    parts = ["## Which of the paper's claims hold here", prose(f"{note} The rule, in short and then in full:")]
-    parts += [bullets(SHORT), folded("The rule in full", bullets(RULE))]
+    once = all(len(result.seeds) == 1 for result in results)
+    note = "All numbers are of one seed." if once else "Where a verdict rests on one seed, it says so."
+    parts = [
+        "## Which of the paper's claims hold here",
+        prose(note),
+        bullets(LEGEND),
+        folded("When a difference counts", bullets(RULE)),
+    ]
     for heading, some in CLAIMS.items():
         rows = [_row(claim, verdicts[claim.text], once) for claim in some]
         parts += [f"### {heading}", table(HEADS, rows, len(HEADS))]
         details = [f"**{claim.text}** {told}" for claim in some if (told := verdicts[claim.text].details)]
         parts += [folded("The numbers behind these verdicts", bullets(details))] * bool(details)
     return "\n\n".join([*parts, *_fast(results)])
-
-
-SHORT = (
-    "A comparison is of two lines in one setting. It speaks for a claim, against it, or is *too close* to tell from "
-    "chance.",
-    "*holds*: all speak for it; *mostly holds*, *mixed*, *mostly does not hold*: from three quarters, between, to a "
-    "quarter of those that tell; *does not hold*: all speak against it; *too close to tell*: most are; *cannot be "
-    "told*: it is about an adapter that gains nothing here.",
-)
 
 
 def _row(claim: Claim, verdict: Verdict, once: bool) -> tuple[str, ...]:
