@@ -42,7 +42,7 @@ NAMES = {
 }  # fmt: skip
 LABELS = ("method", "placement", "variant", "readout")
 SHOWN = ("all_classes", "average_incremental", "last_task", "forgetting")
-Factors = Mapping[tuple[str, str], Sequence[float]]  # by method and placement
+Factors = Mapping[tuple[str, str], Sequence[tuple[float, float]]]  # of all rates and of the module's, by row
 
 
 def rows_of(method: str) -> Iterator[tuple[str, str, str]]:
@@ -62,17 +62,19 @@ def grid(options: argparse.Namespace, factors: Factors) -> Iterator[Cell]:
     for seed in options.seeds:
         for method in options.methods:
             for placement, variant, readout in rows_of(method):
-                if len(options.factors) > 1 and (variant, readout) != ("official", "rows"):
+                if placement not in options.placements:
+                    continue
+                if len(options.factors) * len(options.modules) > 1 and (variant, readout) != ("official", "rows"):
                     continue  # variants and readouts take the rates of the rows they stand beside
-                for factor in factors.get((method, placement), [1.0]):
+                for factor, module in factors.get((method, placement), [(1.0, 1.0)]):
                     labels = {"method": method, "placement": placement, "variant": variant, "readout": readout,
-                              "factor": factor, "seed": seed}  # fmt: skip
+                              "factor": factor, "module": module, "seed": seed}  # fmt: skip
                     yield Cell(labels, make_recipe(labels, options))
 
 
 def make_recipe(labels: Mapping[str, Any], options: argparse.Namespace) -> Recipe:
     """A row's recipe: the hybrid's module moves as in the ZO row, its classifier as in the FO row."""
-    method, placement, factor = labels["method"], labels["placement"], labels["factor"]
+    method, placement = labels["method"], labels["placement"]
     family = {"none": method, "FO": f"{method}-fo"}.get(placement, f"{method}-zo")
     own = [] if method in PLAIN else ["preset=controlled"]
     changes = [f"seed={labels['seed']}", f"method.variant={labels['variant']}", *own, *options.settings]
@@ -85,6 +87,7 @@ def make_recipe(labels: Mapping[str, Any], options: argparse.Namespace) -> Recip
     if placement == "hybrid":
         plans["head"] = load_recipe(f"{method}-fo/{SETTING}", own).optimize["head"]
     for name, plan in plans.items():
+        factor = labels["factor"] * (labels["module"] if name == "peft" else 1)
         update: dict[str, Any] = {"epochs": options.epochs, "start": 0, "chunk": options.chunk}
         update |= {"lr": plan.lr * factor, "min_lr": plan.min_lr * factor}
         if options.fast and plan.order == "zeroth":
@@ -95,11 +98,11 @@ def make_recipe(labels: Mapping[str, Any], options: argparse.Namespace) -> Recip
 
 
 def best_factors(rows: Sequence[Mapping[str, Any]]) -> Factors:
-    """The factor with the highest accuracy on all classes, for each method and placement."""
+    """The factors with the highest accuracy on all classes, for each method and placement."""
     own = [row for row in rows if row["variant"] == "official" and row["readout"] == "rows" and "failed" not in row]
-    found: dict[tuple[str, str], list[float]] = {}
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for row in sorted(own, key=lambda row: row["all_classes"]):
-        found[row["method"], row["placement"]] = [row["factor"]]
+        found[row["method"], row["placement"]] = [(row["factor"], row.get("module", 1.0))]
     return found
 
 
@@ -138,10 +141,14 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/methods"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1993, 1994, 1995])
     parser.add_argument("--methods", nargs="+", default=[*PLAIN, *TRAINED])
+    parser.add_argument("--placements", nargs="+", default=["none", "FO", "ZO", "hybrid"])
     parser.add_argument("--epochs", type=int, default=3, help="of every group of every method")
     parser.add_argument("--chunk", type=int, default=1, help="perturbed points in one pass; 1 needs the least memory")
     parser.add_argument("--fast", action="store_true", help="forward gradients in bf16 instead of differences")
     parser.add_argument("--factors", type=float, nargs="+", default=[1.0], help="on all learning rates, each tried")
+    parser.add_argument(
+        "--modules", type=float, nargs="+", default=[1.0], help="on the module's beyond that, each tried"
+    )
     parser.add_argument("--rates", type=Path, help="a result file with several factors: the best of each is taken")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--set", dest="settings", nargs="+", default=[], metavar="KEY=VALUE", help="for every recipe")
@@ -150,9 +157,11 @@ def main() -> None:
         print(table(json.loads(options.out.read_text())["rows"]))
         return
     pairs = [(method, placement) for method in TRAINED for placement in ("FO", "ZO", "hybrid")]
-    factors: Factors = dict.fromkeys(pairs, options.factors)
+    tried = [(factor, module) for factor in options.factors for module in options.modules]
+    factors: Factors = dict.fromkeys(pairs, tried)
     if options.rates:
-        factors = best_factors(json.loads(options.rates.read_text())["rows"])
+        best = best_factors(json.loads(options.rates.read_text())["rows"])
+        factors = {key: [(f, m * more) for f, m in found for more in options.modules] for key, found in best.items()}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     about = {key: getattr(options, key) for key in ("epochs", "chunk", "fast", "settings")}
     rows = collect(list(grid(options, factors)), options.runs, options.out, about, options.processes)

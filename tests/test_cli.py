@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -112,7 +113,11 @@ def test_show_compare_report(zofc: Run, finished: Path, recipe_file: Callable[..
     code, said = zofc("compare", "runs", "--settings")
     assert code == 0 and "simplecil" in said and "adapter" in said
     code, said = zofc("compare", "runs", "--markdown")
-    assert code == 0 and said.count("|") > 10
+    assert code == 0 and said.count("|") > 10 and "| all classes (%) |" in said
+    for copy in range(6):  # more than there is room for side by side
+        shutil.copytree(finished, tmp_path / "runs" / f"copy-{copy}")
+    code, said = zofc("compare", "runs", "--markdown")
+    assert code == 0 and said.startswith("| run |") and "(copy-5) |" in said
     code, said = zofc("report", "runs", "-o", "page.html")
     assert code == 0 and (tmp_path / "page.html").exists()
     code, said = zofc("show", "absent")

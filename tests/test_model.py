@@ -23,7 +23,7 @@ from zofc.model.peft import make_peft
 from zofc.model.peft_base import PeftModule
 from zofc.recipe import Backbone as BackboneRecipe
 from zofc.recipe import Peft as PeftRecipe
-from zofc.seeds import Noise
+from zofc.seeds import Noise, noise_key
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -459,7 +459,7 @@ def test_dropout_acts_only_where_a_stream_is_lent_and_repeats_with_it(tiny: Back
     module = stirred(peft("adaptformer", tiny, dropout=0.5))
     x = tiny.enter(images)
     plain = tiny.leave(x, module.inserts({}))
-    noisy = [tiny.leave(x, module.inserts({}, Noise((seed, "noise")))) for seed in (1, 1, 2)]
+    noisy = [tiny.leave(x, module.inserts({}, Noise(noise_key(seed, "noise")))) for seed in (1, 1, 2)]
     assert torch.equal(plain, tiny.leave(x, module.inserts({})))
     assert torch.equal(noisy[0], noisy[1]) and not torch.equal(noisy[0], noisy[2]) and not torch.equal(noisy[0], plain)
 
@@ -529,12 +529,41 @@ def test_dropout_is_the_same_for_an_image_in_a_batch_in_pieces_and_when_computed
             with torch.enable_grad():
                 for size in sizes:
                     part = images[first : first + size].double()
-                    inserts = module.inserts(leaves, Noise((1, "noise"), first))
+                    inserts = module.inserts(leaves, Noise(noise_key(1, "noise"), first))
                     total = total + backbone.leave(backbone.enter(part, module.entrance), inserts).sin().sum()
                     first += size
             gradients = torch.autograd.grad(total, list(leaves.values()))
             found.append(torch.cat([total.detach()[None], *(g.flatten() for g in gradients)]))
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], rtol=1e-9, atol=1e-11)
-    masks = [Noise((1, "noise")).uniform(torch.Size((2, 9)), layer) for layer in (0, 1)]
+    noise, cpu = Noise(noise_key(1, "noise")), torch.device("cpu")
+    masks = [noise.uniform(torch.Size((2, 9)), layer, cpu) for layer in (0, 1)]
     assert not torch.equal(masks[0], masks[1]) and not torch.equal(masks[0][0], masks[0][1])
+
+
+def test_noise_is_uniform_and_its_layers_and_images_are_independent() -> None:
+    shape, cpu = torch.Size((200, 500)), torch.device("cpu")
+    draws = torch.stack([Noise(noise_key(1, "noise")).uniform(shape, layer, cpu) for layer in range(4)]).double()
+    assert draws.min() >= 0 and draws.max() < 1
+    counts = torch.histc(draws, 100, 0, 1)
+    expected = draws.numel() / 100
+    assert ((counts - expected) ** 2 / expected).sum() < 160  # of χ² with 99 degrees of freedom: one in 10,000
+    for others in (draws.flatten(1), draws.flatten(1)[:, ::500].T[:, :4].T, draws[0], draws[0].T):
+        correlation = torch.corrcoef(others)
+        correlation.fill_diagonal_(0)
+        assert correlation.abs().max() < 6 / others.shape[1] ** 0.5
+
+
+def test_noise_is_the_reference_generator() -> None:
+    """SplitMix64 in Python's whole numbers."""
+
+    def mixed(word: int) -> int:
+        word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64
+        return word ^ (word >> 31)
+
+    key, golden = noise_key(7, "noise"), 0x9E3779B97F4A7C15
+    found = Noise(key, first=3).uniform(torch.Size((2, 5)), 4, torch.device("cpu")).flatten()
+    start = mixed((int(key) + 4 * golden) % 2**64)
+    expected = [(mixed((start + place * golden) % 2**64) >> 40) / 2**24 for place in range(15, 25)]
+    assert found.tolist() == expected

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from test_report import FO, triangle, write_run
+from test_report import FO, SHARED, triangle, write_run
 from zofc.report import read_runs, write_report
 
 PATIENCE = 60  # seconds for anything the browser does
@@ -99,15 +99,26 @@ class Chromium:
         self.ask(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, mobile=phone, deviceScaleFactor=1 + phone
         )
-        self.prefer(dark)
+        self._mode(dark)
         self.ask("Page.navigate", url=path.as_uri())
         self.until(f"document.readyState === 'complete' && location.href === {json.dumps(path.as_uri())}")
+        self.read()
+
+    def read(self) -> None:
+        """Scroll to the end and back, for figures are drawn when they come near."""
+        for part in range(self.run("Math.ceil(document.documentElement.scrollHeight / innerHeight)")):
+            self.run(f"scrollTo(0, {part} * innerHeight)")
+            self.settle()
+        self.run("scrollTo(0, 0)")
         self.settle()
 
     def prefer(self, dark: bool) -> None:
+        self._mode(dark)
+        self.read()
+
+    def _mode(self, dark: bool) -> None:
         mode = "dark" if dark else "light"
         self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": mode}])
-        self.settle()
 
     def settle(self) -> None:
         """Two frames: the first may ask for the second."""
@@ -143,6 +154,12 @@ class Chromium:
             self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
         self.settle()
 
+    def press(self, key: str) -> None:
+        code = {"Tab": 9, "Escape": 27}[key]
+        for kind in ("keyDown", "keyUp"):
+            self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+        self.settle()
+
     def type(self, selector: str, text: str) -> None:
         self.click(selector)
         self.ask("Input.insertText", text=text)
@@ -151,8 +168,7 @@ class Chromium:
     def picture(self, name: str | None = None) -> bytes:
         """The whole page as PNG, kept under build/ if it has a name."""
         self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=0, y=0)
-        self.run("scrollTo(0, 0)")
-        self.settle()
+        self.read()
         width, height = self.run("[innerWidth, document.documentElement.scrollHeight]")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
         answer = self.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
@@ -214,7 +230,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_run(folder / "1", triangle(10), title=TITLES[1], optimize={"peft": FO, "head": FO})
     write_run(folder / "2", triangle(9, 80.0), title=TITLES[2], finished=False, tasks=10)
     write_run(folder / "3", triangle(10, 84.0), title=TITLES[3], method={"name": "simplecil"}, optimize={})
-    write_run(folder / "4", [[80.0, 70.0, 60.0]], title=TITLES[4], data={"source": "cifar100", "joint": True})
+    write_run(folder / "4", [[80.0, 70.0, 60.0]], title=TITLES[4], data={**SHARED["data"], "joint": True})
     write_run(folder / "5", triangle(10, 88.0, 0.9), title=TITLES[5], seed=7)
     write_run(folder / "6", None, tasks=10, title=TITLES[6])
     costs = {
@@ -249,7 +265,9 @@ def column(chromium: Chromium, number: int) -> list[str]:
 
 
 def lines(chromium: Chromium, figure: str) -> list[int]:
-    """Which runs a figure holds."""
+    """Which runs a figure holds, once one looks at it."""
+    chromium.run(f"document.getElementById({figure!r}).scrollIntoView()")
+    chromium.settle()
     return list(chromium.run(f"document.getElementById({figure!r}).data.map(trace => trace.meta.run)"))
 
 
@@ -310,13 +328,22 @@ def test_the_field_keeps_the_runs_with_those_words(chromium: Chromium, report: P
     chromium.open(report)
     chromium.type("#only", "SEED: 7")
     assert shown(chromium, ".bars .row") == [5] and lines(chromium, "accuracy") == [5]
+    assert shown(chromium, ".key button") == [5]  # the only ones to look up in the key
     chromium.click("#none")
-    assert shown(chromium, ".bars .row") == []
+    assert shown(chromium, ".bars .row") == [] and shown(chromium, ".key button") == list(range(7))
     assert chromium.run("document.querySelectorAll('.figure.empty').length") == len(FIGURES) + 6  # and six matrices
     chromium.click("#all")
     assert shown(chromium, ".bars .row") == list(range(7))
     assert chromium.run("document.querySelectorAll('.figure.empty').length") == 0
     assert chromium.complaints == []
+
+
+def test_the_field_takes_several_words_with_commas_between(chromium: Chromium, report: Path) -> None:
+    chromium.open(report)
+    chromium.type("#only", "adapter, method: adapter: peft ZO")
+    assert shown(chromium, ".bars .row") == [0, 2, 5, 6]  # not the joint run: adapter (joint)
+    chromium.ask("Input.insertText", text=", seed: 7,")
+    assert shown(chromium, ".bars .row") == [5]
 
 
 def test_bars_of_time_are_drawn_against_the_longest_that_is_shown(chromium: Chromium, report: Path) -> None:
@@ -325,6 +352,17 @@ def test_bars_of_time_are_drawn_against_the_longest_that_is_shown(chromium: Chro
     before = chromium.run(bar)
     chromium.click(".key [data-run='5']")
     assert chromium.run(bar) > 10 * before
+
+
+def test_the_tasks_of_a_figure_are_those_of_the_runs_shown(chromium: Chromium, report: Path) -> None:
+    chromium.open(report)
+    axis = "(f => [f.layout.xaxis.range.map(Math.round), f.layout.xaxis.dtick, f.data.at(-1).x.at(-1)])"
+    assert chromium.run(f"{axis}(document.getElementById('accuracy'))") == [[1, 10], 1, 10]
+    chromium.click("#none")
+    chromium.click(".key [data-run='2']")
+    chromium.click(".key [data-run='4']")  # the joint run, a level
+    assert lines(chromium, "accuracy") == [2, 4]
+    assert chromium.run(f"{axis}(document.getElementById('accuracy'))") == [[1, 9], 1, 9]
 
 
 @pytest.mark.parametrize(
@@ -338,6 +376,32 @@ def test_pointing_at_a_run_shows_its_recipe(chromium: Chromium, report: Path, pl
     assert words.startswith("Slow") and "adapter: peft ZO ×4, head FO" in words and "vit_base_patch16_224" in words
     chromium.ask("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
     chromium.until("document.getElementById('tip').hidden")
+
+
+def test_the_keyboard_reaches_a_run_and_its_recipe(chromium: Chromium, report: Path) -> None:
+    chromium.open(report)
+    chromium.click("#none")
+    chromium.press("Tab")
+    assert chromium.run("document.activeElement.dataset.run") == "0"
+    assert chromium.run("document.getElementById('tip').innerText").startswith(TITLES[0])
+    chromium.press("Escape")
+    assert chromium.run("document.getElementById('tip').hidden")
+    chromium.press("Tab")
+    assert chromium.run("document.getElementById('tip').innerText").startswith(TITLES[1])
+
+
+def test_the_lines_of_the_run_pointed_at_stand_out(chromium: Chromium, report: Path) -> None:
+    chromium.open(report)
+    chromium.click("#summary th:nth-child(6) button")  # in whatever order its rows are
+    faint = (
+        "(f => [...f.querySelectorAll('.trace')].map((e, n) => [f.data[n].meta.run, getComputedStyle(e).opacity < 1])"
+        ".filter(([, faint]) => faint).map(([run]) => run))(document.getElementById('accuracy'))"
+    )
+    assert chromium.run(faint) == []
+    chromium.point("#summary [data-run='3'] th")
+    assert chromium.run(faint) == [0, 1, 2, 4, 5]
+    chromium.ask("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+    assert chromium.run(faint) == []
 
 
 def test_pointing_at_a_cell_of_a_matrix_names_its_classes(chromium: Chromium, report: Path) -> None:
@@ -365,6 +429,15 @@ def test_nothing_is_wider_than_the_screen(chromium: Chromium, report: Path, widt
         " && !e.closest('.wide, .key, pre, svg, [hidden]')).map(e => e.outerHTML.slice(0, 80))"
     )
     assert wide == []
+
+
+def test_on_a_phone_accuracies_are_seen_without_moving_the_table(chromium: Chromium, report: Path) -> None:
+    chromium.open(report, 390, 844)
+    right = "(name => document.querySelector(`#summary tbody ${name}`).getBoundingClientRect().right)"
+    assert 0 < chromium.run(f"{right}('td:not(.name)')") < 390
+    chromium.click("#summary th:nth-child(3) button")
+    assert column(chromium, 2) == sorted(column(chromium, 2))
+    assert "adapter: peft ZO ×4, head FO; cifar100-inc5" in chromium.run("document.querySelector('section').innerText")
 
 
 OVERLAPS = """
@@ -406,6 +479,34 @@ def test_every_axis_has_a_name_and_a_unit(chromium: Chromium, report: Path) -> N
         for name in (x, y):
             assert name.endswith(("(number)", " no.", "(%)", "(MiB)", "points)", "parameter²)", "ρ)")), (figure, name)
     assert chromium.run("document.querySelector('.scale').innerText").startswith("accuracy (%)")
+
+
+def test_the_parts_of_the_page_are_a_click_away(chromium: Chromium, report: Path) -> None:
+    chromium.open(report)
+    targets = chromium.run("[...document.querySelectorAll('nav a')].map(e => e.getAttribute('href'))")
+    assert len(targets) == len(chromium.run("[...document.querySelectorAll('h2')].map(e => e.innerText)")) - 1
+    for target in targets:
+        chromium.run(f"document.querySelector('nav a[href=\"{target}\"]').click()")
+        chromium.settle()
+        heading = f"document.querySelector('h2{target}').getBoundingClientRect()"
+        assert chromium.run(f"{heading}.top > document.querySelector('.key').getBoundingClientRect().bottom"), target
+        assert chromium.run(f"{heading}.bottom < innerHeight"), target
+
+
+def test_on_paper_every_figure_is_drawn_light_and_no_wider_than_the_sheet(chromium: Chromium, report: Path) -> None:
+    chromium.open(report, dark=True)
+    chromium.click(".key [data-run='1']")  # a change that figures out of sight have not followed yet
+    chromium.run(
+        "addEventListener('beforeprint', () => { printed = [...document.querySelectorAll('.figure')]"
+        ".filter(e => e.clientWidth)"
+        ".map(e => [e.data.every(t => t.meta.run !== 1), e.layout.width, e.layout.font.color]); }); var printed"
+    )
+    chromium.ask("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)
+    printed = chromium.run("printed")
+    assert len(printed) == len(FIGURES) + 5  # one matrix is switched off
+    assert all(right and width <= 704 and colour == "#1b1f24" for right, width, colour in printed)
+    assert chromium.run("document.getElementById('accuracy').layout.width") > 1000  # as before, on the screen
+    assert chromium.complaints == []
 
 
 def test_the_page_follows_the_width_and_the_mode_it_is_shown_in(chromium: Chromium, report: Path) -> None:

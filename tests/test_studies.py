@@ -105,7 +105,8 @@ def test_a_scaled_recipe_is_valid_and_carries_no_printed_number(name: str) -> No
         assert cell.recipe.paper is None
         assert cell.recipe.data.per_class == scale.per_class
         for group, group_plan in load_recipe(cell.recipe.name).optimize.items():
-            scaled, factor = cell.recipe.optimize[group], scale.own_rates.get(cell.recipe.name.split("/")[0], 10)
+            head, module = scale.own_rates.get(cell.recipe.name.split("/")[0], (10, 10))
+            scaled, factor = cell.recipe.optimize[group], head if group == "head" else module
             assert scaled.epochs == max(scale.least_epochs, round(scale.epochs * group_plan.epochs))
             assert scaled.start < scaled.epochs and scaled.lr == pytest.approx(factor * group_plan.lr)
 
@@ -155,9 +156,9 @@ def test_a_study_without_a_column_on_the_data_is_refused_and_left_out_of_all() -
 def test_small_rates_are_those_that_were_best_on_other_images() -> None:
     script = Path(__file__).parents[1] / "scripts"
     rows = json.loads((script.parent / "results" / "method_rates.json").read_text())["rows"]
-    best: dict[tuple[str, str], float] = {}
+    best: dict[tuple[str, str], tuple[float, float]] = {}
     for row in sorted(rows, key=lambda row: float(row["all_classes"])):
-        best[row["method"], row["placement"]] = row["factor"]
+        best[row["method"], row["placement"]] = (row["factor"], row["factor"] * row.get("module", 1.0))
     ends = {"FO": "-fo", "ZO": "-zo"}
     chosen = {f"{method}{ends[how]}": factor for (method, how), factor in best.items() if how in ends}
     chosen["zofc"] = best["adapter", "hybrid"]
@@ -520,7 +521,7 @@ def test_nothing_in_a_picture_lies_over_anything_else() -> None:
 
 
 def test_a_method_has_one_colour_under_either_order_and_no_two_methods_look_alike() -> None:
-    lines = [line.title for line in STUDIES["accuracy-trends"].lines]
+    lines = [line.title for line in STUDIES["tradeoff"].lines]
     drawing = figures.curves("title", [{"line": line, "over_time": [80.0, 60.0]} for line in lines])
     found = {series.title: look for series, look in zip(drawing.series, figures.looks(drawing), strict=True)}
     for title, look in found.items():
@@ -533,6 +534,29 @@ def test_a_method_has_one_colour_under_either_order_and_no_two_methods_look_alik
         assert (
             (line.get_linestyle() == "--") == (line.get_markerfacecolor() == "white") == series.title.endswith(", ZO")
         )
+    few = figures.curves("title", [{"line": line, "over_time": [80.0]} for line in ("EASE, ZO", "Prompt, FO", "ZO-FC")])
+    ease, other, black = figures.looks(few)
+    assert ease == found["EASE, FO"] and black == found["ZO-FC"] and other not in (ease, black)
+
+
+def test_what_trains_nothing_is_a_level_beside_the_points_of_the_trade_off() -> None:
+    rows = [{"line": "SimpleCIL", "all_classes": 36.0, "steps": 0, "peak_memory": 1},
+            {"line": "ZO-FC", "all_classes": 31.0, "steps": 9, "peak_memory": 2**20}]  # fmt: skip
+    drawing = figures.trade_off("title", rows)
+    assert [series.title for series in drawing.series] == ["ZO-FC"] and drawing.series[0].x == (1.0,)
+    assert drawing.levels == (("SimpleCIL (no steps)", 36.0),)
+    assert "SimpleCIL (no steps)" in {text.get_text() for text in figures.picture(drawing).legends[0].get_texts()}
+    assert "SimpleCIL (no steps)" in figures.interactive(drawing).to_json()
+
+
+def test_first_and_zeroth_order_are_drawn_apart_by_kind_of_classifier() -> None:
+    study = get_study("fo-vs-zo-curves")
+    rows = [{"line": line.title, "setting": "cifar100-inc5", "over_time": [80.0, 60.0]} for line in study.lines]
+    found = dict(reproduce.drawings(study, PAPER, rows, ["cifar100-inc5"]))
+    assert {name: len(drawing.series) for name, drawing in found.items()} == {
+        "cifar100-inc5-prototypes": 5, "cifar100-inc5-learned": 12,
+    }  # fmt: skip
+    assert "class means" in found["cifar100-inc5-prototypes"].title
 
 
 @pytest.mark.parametrize("name", ["runtime", "flops", "flatness-curves"])

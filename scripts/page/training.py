@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,17 +41,21 @@ def training(results: Sequence[Result], root: Path) -> list[str]:
 def _row(line: Line, scale: Scale, edges: Mapping[str, str]) -> tuple[str, ...]:
     theirs = load_recipe(f"{line.family}/{SHOWN}", line.changes)
     ours = scale.apply(theirs)
-    factor = scale.own_rates.get(line.family, scale.rates)
+    factors = {name: plan.lr / theirs.optimize[name].lr for name, plan in ours.optimize.items()}
     edge = f" ({edges[line.family]})" if line.family in edges else ""
-    steps = [str(_steps(recipe, images)) for recipe, images in ((ours, scale.per_class or IMAGES), (theirs, IMAGES))]
-    return line.title, _epochs(ours), steps[0], _epochs(theirs), steps[1], f"{factor:g}{edge}"
+    cells = [_by_group(factors) + edge]
+    for recipe, images in ((theirs, IMAGES), (ours, scale.per_class or IMAGES)):
+        epochs = {name: plan.epochs for name, plan in recipe.optimize.items()}
+        cells = [_by_group(epochs), str(_steps(recipe, images)), *cells]
+    return (line.title, *cells)
 
 
-def _epochs(recipe: Recipe) -> str:
-    by_group = {name: plan.epochs for name, plan in recipe.optimize.items()}
-    if len(set(by_group.values())) == 1:
-        return str(next(iter(by_group.values())))
-    return ", ".join(f"{name} {epochs}" for name, epochs in by_group.items())
+def _by_group(values: Mapping[str, float]) -> str:
+    """One value if all groups have the same."""
+    shown = {name: f"{value:g}" for name, value in values.items()}
+    if len(set(shown.values())) == 1:
+        return next(iter(shown.values()))
+    return ", ".join(f"{name} {value}" for name, value in shown.items())
 
 
 def _steps(recipe: Recipe, images: int) -> int:
@@ -63,21 +68,29 @@ def _steps(recipe: Recipe, images: int) -> int:
 
 
 def searched(path: Path) -> dict[str, str]:
-    """By family of recipes: whether the best factor on the learning rates was the largest or smallest of several."""
+    """By family of recipes: whether the best factor on the learning rates, of the classifier or of the module, was the
+    largest or smallest of several."""
     if not path.is_file():
         return {}
-    tried: dict[str, dict[float, float]] = {}
+    tried: dict[str, dict[tuple[float, float], list[float]]] = {}
     for row in json.loads(path.read_text("utf-8"))["rows"]:
         if "failed" not in row and (family := _family(row)):
-            best = tried.setdefault(family, {})
-            best[row["factor"]] = max(best.get(row["factor"], 0.0), row["all_classes"])
+            factors = row["factor"], row["factor"] * row.get("module", 1.0)
+            tried.setdefault(family, {}).setdefault(factors, []).append(row["all_classes"])
     found = {}
-    for family, by_factor in tried.items():
-        best_factor = max(by_factor, key=lambda factor: by_factor[factor])
-        ends = {max(by_factor): "largest tried", min(by_factor): "smallest tried"}
-        if len(by_factor) > 1 and best_factor in ends:
-            found[family] = ends[best_factor]
+    for family, by_factors in tried.items():
+        best = max(by_factors, key=lambda factors: statistics.fmean(by_factors[factors]))
+        head, module = (_edge(value, values) for value, values in zip(best, zip(*by_factors, strict=True), strict=True))
+        parts = {head} if head == module else {f"head {head}" * bool(head), f"module {module}" * bool(module)}
+        if told := ", ".join(sorted(filter(None, parts))):
+            found[family] = told
     return found
+
+
+def _edge(value: float, tried: Sequence[float]) -> str:
+    if len(set(tried)) == 1:
+        return ""
+    return {max(tried): "largest tried", min(tried): "smallest tried"}.get(value, "")
 
 
 def _family(row: Mapping[str, Any]) -> str | None:

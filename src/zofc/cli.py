@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from zofc.recipe import Recipe
 
 DEFAULT_PAIR = ("demo/zofc", "demo/first-order")
+BESIDE = 6  # runs that `compare` shows side by side; more of them stand one below another
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -194,11 +195,14 @@ def compare(
     settings: Annotated[bool, typer.Option("--settings", help="Also list the settings in which they differ.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
 ) -> None:
-    """Runs side by side, with the paper's numbers where a recipe reproduces them."""
+    """Runs side by side, or one below another if there are many, with the paper's numbers where a recipe reproduces
+    them."""
     from zofc.report import compare, differences, read_runs
 
     records = read_runs(paths)
     for grid in [compare(records), *([differences(records)] if settings else [])]:
+        if len(records) > BESIDE:
+            grid = grid.turned("run")
         if markdown:
             typer.echo(grid.markdown())
         else:

@@ -7,6 +7,7 @@ restart: a run that was killed continues with exactly the draws it would have ma
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,16 +31,45 @@ def torch_stream(seed: int, *name: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(key(seed, *name) & (2**63 - 1))
 
 
+def _signed(word: int) -> int:
+    """The number that has a word's last 64 bits."""
+    return (word + 2**63) % 2**64 - 2**63
+
+
+STEP, MIX_1, MIX_2 = map(_signed, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+def noise_key(seed: int, *name: str | int) -> Tensor:
+    """What noise of this name is made from."""
+    return torch.tensor([key(seed, *name) & (2**63 - 1)])
+
+
 @dataclass(frozen=True)
 class Noise:
-    """Random numbers for random layers: a pure function of the name, the layer and the image. So a batch in pieces is
-    given the same as the whole batch, and a layer that is computed again the same again."""
+    """Random numbers for random layers: a pure function of the key, the layer and the image, in whole numbers. So they
+    are the same on every device, a batch in pieces is given the same as the whole batch, and a layer that is computed
+    again the same again."""
 
-    name: tuple[str | int, ...]  # of the stream, its seed first
+    key: Tensor
     first: int = 0  # which image of the batch is the first one here
 
-    def uniform(self, shape: torch.Size, layer: int) -> Tensor:
+    def uniform(self, shape: torch.Size, layer: int, device: torch.device) -> Tensor:
         """In [0, 1), (images, ...)."""
-        seed, *name = self.name
-        generator = torch_stream(int(seed), *name, layer)
-        return torch.rand(self.first + shape[0], *shape[1:], generator=generator)[self.first :]
+        there = device if device.type == "cuda" else torch.device("cpu")  # others may not know whole numbers of 64 bits
+        start = _mixed(self.key.to(there) + _signed(STEP * layer))
+        each = math.prod(shape[1:])
+        places = torch.arange(self.first * each, (self.first + shape[0]) * each, device=there)
+        words = _mixed(start + STEP * places)
+        return (_shifted(words, 40).to(torch.float32) * 2.0**-24).reshape(shape).to(device)
+
+
+def _mixed(words: Tensor) -> Tensor:
+    """The finaliser of SplitMix64: every bit of the result depends on every bit of the word."""
+    words = (words ^ _shifted(words, 30)) * MIX_1
+    words = (words ^ _shifted(words, 27)) * MIX_2
+    return words ^ _shifted(words, 31)
+
+
+def _shifted(words: Tensor, by: int) -> Tensor:
+    """To the right, with zeros from the left."""
+    return torch.bitwise_and(words >> by, 2 ** (64 - by) - 1)

@@ -54,5 +54,5 @@ def dropout(x: Tensor, share: float, noise: Noise | None, layer: int) -> Tensor:
     """Dropout of (images, ...) with a named mask; without noise (evaluation, zeroth-order queries) x as it is."""
     if noise is None or share == 0:
         return x
-    kept = noise.uniform(x.shape, layer) >= share
-    return x * kept.to(x.device) / (1 - share)
+    kept = noise.uniform(x.shape, layer, x.device) >= share
+    return x * kept / (1 - share)

@@ -27,13 +27,15 @@ from zofc.optim.survey import (
     Survey,
     coefficients,
     combine_flat,
+    differentiate,
     in_double,
     micro_batches,
     survey,
 )
 from zofc.recipe import Group
-from zofc.seeds import Noise
+from zofc.seeds import Noise, noise_key
 
+LOSS_SCALE = 2.0**12  # of first-order steps in fp16
 Groups = Mapping[str, Mapping[str, Tensor]]
 Slopes = tuple[dict[str, Tensor], Tensor, Tensor]  # gradients by name, loss, hits
 
@@ -171,30 +173,31 @@ class Placement:
         return self._move(movers, found, loss, right, len(labels), epoch)
 
     def _differentiate(self, movers: Mapping[str, Mover], images: Tensor, labels: Tensor, step: int) -> Slopes:
-        def work(some: Tensor, of: Tensor) -> Slopes:
-            return self._gradients(movers, some, of, step)
+        def work(some: Tensor, of: Tensor, key: Tensor) -> Slopes:
+            return self._gradients(movers, some, of, key)
 
-        found: Slopes = self.recorder(("first", *movers, self.paces["first"]), work, images, labels)
+        key = noise_key(*self.name, "noise", step).to(images.device)
+        found: Slopes = self.recorder(("first", *movers, self.paces["first"]), work, images, labels, key)
         return found
 
-    def _gradients(self, movers: Mapping[str, Mover], images: Tensor, labels: Tensor, step: int) -> Slopes:
+    def _gradients(self, movers: Mapping[str, Mover], images: Tensor, labels: Tensor, noise: Tensor) -> Slopes:
         """Gradients, loss and hits of a batch, in micro-batches if so planned."""
         leaves = _leaves(movers)
         total: dict[str, Tensor] = {}
         losses, hits = [], []
         try:
             for where, some in micro_batches(images, self.paces["first"].micro_batch, self.method.device):
-                self.method.noise = Noise((*self.name, "noise", step), where.start)
+                self.method.noise = Noise(noise, where.start)
                 with torch.no_grad():
                     prepared = self.method.prepare(some)
                 with torch.enable_grad():  # the graph spans only what these leaves touch
-                    features = in_double(self.method.features(leaves, prepared))
+                    features, scale = in_double(self.method.features(leaves, prepared)), _loss_scale(prepared)
                     given = labels[where].to(_device(features))
                     loss = self.method.loss(leaves, features, given) * (len(some) / len(images))
-                    gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+                    gradients = differentiate(loss * scale, list(leaves.values()))
                 for name, g in zip(leaves, gradients, strict=True):
                     if g is not None:
-                        total[name] = total[name].add_(g) if name in total else g
+                        total[name] = total[name].add_(g, alpha=1 / scale) if name in total else g / scale
                 losses.append(loss.detach())
                 with torch.no_grad():
                     hits.append(self.method.hits(leaves, features, given))
@@ -208,7 +211,7 @@ class Placement:
         labels = labels.to(_device(features))
         with torch.enable_grad():
             loss = self.method.loss(leaves, features, labels)
-            gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+            gradients = differentiate(loss, list(leaves.values()))
         found = {name: g for name, g in zip(leaves, gradients, strict=True) if g is not None}
         with torch.no_grad():
             right = self.method.hits(leaves, features, labels)
@@ -273,6 +276,12 @@ class Placement:
     def load_state(self, state: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
         for name, mover in self.movers.items():
             mover.load_state(state.get(name, {}))
+
+
+def _loss_scale(activations: Any) -> float:
+    """What a loss is multiplied by before its backward pass: in fp16 small gradients of activations would vanish."""
+    half = any(isinstance(leaf, Tensor) and leaf.dtype == torch.float16 for leaf in tree_leaves(activations))
+    return LOSS_SCALE if half else 1.0
 
 
 def _leaves(movers: Mapping[str, Mover]) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ the classifier has moved, at the very features that moved it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -225,7 +225,7 @@ def _contract(loss: Callable[[Moving, Any], Tensor], query: Query, found: Survey
         moving = query.space.split(point.requires_grad_())
         values = loss(moving, images_apart(features) if query.per_image else features)  # () or (batch,)
         wanted = [point, *(leaf for leaf in leaves if _real(leaf))]
-        own, *slopes = torch.autograd.grad(values.sum(), wanted, allow_unused=True)
+        own, *slopes = differentiate(values.sum(), wanted)
     total = values.new_zeros(query.vectors.shape[:-1])
     if own is not None:
         total = total + (query.vectors.to(own.dtype) * own).sum(-1).to(total.device).to(total.dtype)
@@ -235,6 +235,12 @@ def _contract(loss: Callable[[Moving, Any], Tensor], query: Query, found: Survey
                 along = torch.cat([[t for t in tree_leaves(part) if _real(t)][number] for part in found.around])
                 total = total + (along * slope).reshape(*total.shape, -1).sum(-1)
     return total.detach(), values.detach().reshape(-1)
+
+
+def differentiate(value: Tensor, of: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+    """In the calling thread: one of autograd's own would take its own workspace for matrix products, and keep it."""
+    with torch.autograd.set_multithreading_enabled(False):
+        return torch.autograd.grad(value, of, allow_unused=True)
 
 
 def _real(leaf: Any) -> bool:

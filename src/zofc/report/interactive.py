@@ -153,7 +153,7 @@ def _over_tasks(lines: Sequence[Line], x: str, y: str, words: str, yaxis: dict[s
         text = "all tasks at once: {y:.2f} %" if line.level else words
         pointed = ["" if b is None else text.format(x=a, y=b) for a, b in zip(line.x, line.y, strict=True)]
         traces.append(_trace(line, line.x, line.y, pointed, mode="lines" if line.level else "lines+markers"))
-    xaxis = {"tickformat": "d", "zeroline": False, **_whole_ticks(lines)}
+    xaxis = {"tickformat": "d", "zeroline": False}
     return go.Figure(traces, _layout(x, y, xaxis, {"zeroline": False, **yaxis}))
 
 
@@ -169,7 +169,7 @@ def _trace(
         marker={"symbol": line.marker[1], "size": marker_size, "color": line.colour},
         cliponaxis=False,
         hoverinfo="none",
-        meta={"run": line.run, "label": line.label},
+        meta={"run": line.run, "label": line.label, "level": line.level},
     )
 
 
@@ -183,14 +183,6 @@ def _layout(x: str, y: str, xaxis: dict[str, Any], yaxis: dict[str, Any]) -> dic
         "xaxis": {"title": {"text": x}, **xaxis},
         "yaxis": {"title": {"text": y}, **yaxis},
     }
-
-
-def _whole_ticks(lines: Sequence[Line]) -> dict[str, Any]:
-    """Ticks at whole tasks only: at most ten, the first at 1."""
-    last = max((line.x[-1] for line in lines), default=1)
-    step = next(step for step in (1, 2, 5, 10, 20, 50, 100, last) if last / step <= 10)
-    pad = max(0.2, 0.03 * last) if last > 1 else 0.5
-    return {"tick0": 0 if step > 1 else 1, "dtick": step, "range": [1 - pad, last + pad]}
 
 
 def _cell(matrix: AccuracyMatrix, after: str, group: int, accuracy: float, most: int = 8) -> str:

@@ -3,9 +3,12 @@
 (() => {
   const { runs, figures } = JSON.parse(document.getElementById("data").textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const root = document.documentElement;
+  const style = name => getComputedStyle(root).getPropertyValue(name).trim();
   const family = getComputedStyle(document.body).fontFamily;
+  const narrow = matchMedia("(max-width: 40rem)");
   const off = new Set();
+  const near = new Set(); // figures within a screen of what is seen; the others wait, for there may be hundreds
 
   // -- what pointing at a run shows --
 
@@ -15,12 +18,22 @@
     element.textContent = words;
     return element;
   };
+  const pick = run => { // the lines and points of one run stand out, those of all without one
+    for (const id of near) {
+      const place = document.getElementById(id);
+      place.querySelectorAll(".scatterlayer .trace").forEach((line, number) =>
+        line.classList.toggle("faint", run !== undefined && place.data[number].meta.run !== run));
+    }
+  };
   const show = (run, words, x, y) => {
+    pick(run);
     tip.replaceChildren();
     say("strong", runs[run].label, say("p", "", tip));
     if (words) say("p", words, tip);
     const recipe = say("dl", "", tip);
-    for (const [key, value] of runs[run].recipe) {
+    const most = narrow.matches ? 5 : 14; // a phone has room for the first few
+    const settings = runs[run].recipe, more = settings.length - most;
+    for (const [key, value] of [...settings.slice(0, most), ...(more > 0 ? [["…", `${more} more`]] : [])]) {
       say("dt", key, recipe);
       say("dd", value, recipe);
     }
@@ -30,12 +43,18 @@
     tip.style.left = `${Math.max(8, Math.min(x + 16, innerWidth - width - 8))}px`;
     tip.style.top = `${Math.max(8, below ? y + 16 : y - 16 - height)}px`;
   };
-  const hide = () => { tip.hidden = true; };
+  const hide = () => { tip.hidden = true; pick(); };
   for (const element of document.querySelectorAll(".key [data-run], #summary [data-run], .bars [data-run]")) {
     const run = Number(element.dataset.run);
     element.addEventListener("pointermove", event => { if (event.pointerType === "mouse") show(run, "", event.clientX, event.clientY); });
     element.addEventListener("pointerleave", hide);
+    element.addEventListener("focus", () => {
+      const { left, bottom } = element.getBoundingClientRect();
+      if (element.matches(":focus-visible")) show(run, "", left, bottom); // reached by the keyboard
+    });
+    element.addEventListener("blur", hide);
   }
+  addEventListener("keydown", event => { if (event.key === "Escape") hide(); });
   addEventListener("scroll", hide, { passive: true });
   addEventListener("pointerdown", hide, { capture: true, passive: true });
 
@@ -123,6 +142,19 @@
       xaxis: { ...layout.xaxis, range: [left, right], automargin: false }, yaxis: { ...layout.yaxis, range: [bottom, top], automargin: false } };
   };
 
+  // As wide as the longest run that is shown, with ticks at whole tasks: at most ten, the first at 1. A level reaches across.
+  const overTasks = (traces, layout) => {
+    const lines = traces.filter(trace => !trace.meta.level);
+    const last = Math.max(...(lines.length ? lines : traces).map(trace => trace.x.at(-1)));
+    const step = [1, 2, 5, 10, 20, 50, 100, last].find(step => last / step <= 10), pad = last > 1 ? Math.max(0.2, 0.03 * last) : 0.5;
+    return [traces.map(trace => trace.meta.level ? { ...trace, x: [1, last] } : trace),
+      { ...layout, xaxis: { ...layout.xaxis, tick0: step > 1 ? 0 : 1, dtick: step, range: [1 - pad, last + pad] } }];
+  };
+  const fitted = (id, traces, layout, width) => {
+    if (id === "memory") return [traces, labelled(traces, layout, width)];
+    return id.startsWith("matrix") ? [traces, layout] : overTasks(traces, layout);
+  };
+
   const colours = () => { const found = []; for (let c; (c = style(`--run-${found.length}`)); ) found.push(c); return found; };
   const coloured = (trace, palette, width) => {
     if (trace.type === "heatmap") return trace;
@@ -147,10 +179,11 @@
       const place = document.getElementById(id), width = place.clientWidth;
       const traces = figure.data.filter(trace => !off.has(trace.meta.run));
       place.classList.toggle("empty", !traces.length);
-      const state = JSON.stringify([width, dark.matches, traces.map(trace => trace.meta.run)]);
+      if (!near.has(id) && !root.classList.contains("paper")) continue;
+      const state = JSON.stringify([width, style("--page"), traces.map(trace => trace.meta.run)]);
       if (!width || !traces.length || drawn.get(id) === state) continue;
-      const layout = id === "memory" ? labelled(traces, figure.layout, width) : figure.layout;
-      Plotly.react(place, traces.map(trace => coloured(trace, palette, width)), themed(layout, width), { displayModeBar: false });
+      const [data, layout] = fitted(id, traces, figure.layout, width);
+      Plotly.react(place, data.map(trace => coloured(trace, palette, width)), themed(layout, width), { displayModeBar: false });
       if (!drawn.has(id)) {
         const told = ({ points: [point], event }) => show(point.data.meta.run, point.customdata, event.clientX, event.clientY);
         place.on("plotly_hover", told);
@@ -160,6 +193,15 @@
       drawn.set(id, state);
     }
   };
+
+  const looked = new IntersectionObserver(entries => {
+    for (const { target, isIntersecting } of entries) near[isIntersecting ? "add" : "delete"](target.id);
+    draw();
+  }, { rootMargin: "100%" });
+  for (const id of Object.keys(figures)) looked.observe(document.getElementById(id));
+  const paper = on => { root.classList.toggle("paper", on); draw(); }; // light, as wide as a sheet, and all of it
+  addEventListener("beforeprint", () => paper(true));
+  addEventListener("afterprint", () => paper(false));
 
   // -- switching runs --
 
@@ -175,9 +217,10 @@
     for (const bar of bars) bar.style.setProperty("--share", Number(bar.dataset.seconds) / (longest || 1));
     draw();
   };
-  const only = shown => {
+  const only = (shown, listed = () => true) => {
     off.clear();
     runs.forEach((run, number) => { if (!shown(run)) off.add(number); });
+    for (const key of keys) key.hidden = !listed(runs[Number(key.dataset.run)]);
     update();
   };
   for (const key of keys) {
@@ -190,7 +233,8 @@
   if (keys.length) {
     const field = document.getElementById("only");
     const words = run => [run.label, ...run.recipe.map(([key, value]) => `${key}: ${value}`)].join("\n").toLowerCase();
-    field.addEventListener("input", () => only(run => words(run).includes(field.value.trim().toLowerCase())));
+    const match = run => field.value.toLowerCase().split(",").every(part => words(run).includes(part.trim()));
+    field.addEventListener("input", () => only(match, match));
     document.getElementById("all").addEventListener("click", () => { field.value = ""; only(() => true); });
     document.getElementById("none").addEventListener("click", () => { field.value = ""; only(() => false); });
   }

@@ -19,7 +19,6 @@ from zofc.metrics import METRICS
 from zofc.report import figures, interactive, tables
 from zofc.report.runs import RunRecord, flat, labels
 
-MOST = 10  # differing settings that pointing at a run shows; the page lists all of them
 STROKES = {"solid": "none", "dash": "6 4", "dot": "2 3", "dashdot": "7 3 2 3"}
 SHAPES = {  # the markers of the figures as paths around (16, 7)
     "circle": "M12 7a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
@@ -121,7 +120,7 @@ def _sections(records: Sequence[RunRecord]) -> list[Section]:
             folder=str(record.folder),
             status=record.status,
             finished=record.finished,
-            about=_about(record),
+            about=f"{_about(record)}; {record.split}",
             times=tuple(
                 Time(tables.duration(value), value, (value or 0.0) / (longest or 1.0)) for value in spent[number]
             ),
@@ -135,7 +134,7 @@ def _sections(records: Sequence[RunRecord]) -> list[Section]:
 
 
 def _about(record: RunRecord) -> str:
-    return f"{tables.method(record)}: {tables.placement(record)}"
+    return f"{tables.method(record)}: {record.placement}"
 
 
 def _swatch(run: int) -> Markup:
@@ -149,21 +148,20 @@ def _swatch(run: int) -> Markup:
 
 
 def _runs(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """What pointing at a run shows: its recipe in short, first what all recipes have, then where these differ."""
+    """What pointing at a run shows and the field finds: its recipe in short, first what all recipes have, then where
+    these differ."""
     differing = tables.differences(records).rows if len(records) > 1 else ()
     found = []
     for number, (label, record) in enumerate(zip(labels(records), records, strict=True)):
-        source, increment = record.setting("data.source"), record.setting("data.increment")
         recipe = [
             ("method", _about(record)),
-            ("data", f"{source}, {increment} classes a task" if increment else str(source)),
+            ("data", f"{record.split}, {record.tasks_total or '?'} tasks"),
             ("backbone", str(record.setting("backbone.name"))),
             ("seed", str(record.setting("seed"))),
         ]
-        said = ("seed", "backbone.name", "data.source", "data.increment", "method.name")
+        said = ("seed", "backbone.name", "data.source", "data.increment", "data.by", "method.name")
         own = [(row[0], row[1 + number]) for row in differing if row[0] not in said and row[1 + number] != tables.NONE]
-        more = [("…", f"{len(own) - MOST} more")] if len(own) > MOST else []
-        found.append({"label": label, "recipe": [*recipe, *own[:MOST], *more]})
+        found.append({"label": label, "recipe": [*recipe, *own]})
     return found
 
 

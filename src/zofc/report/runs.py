@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,24 @@ class RunRecord:
         """What tables and plots call the run."""
         return str(self.setting("title") or self.name)
 
+    @property
+    def split(self) -> str:
+        """The data and what a task of it is, as recipes are named: `cifar100-inc5`, `domainnet by domain`."""
+        source, by, increment = (self.setting(f"data.{key}") for key in ("source", "by", "increment"))
+        if by in ("domain", "domain-class"):
+            return f"{source} by {by}"
+        return f"{source}-inc{increment}" if increment else str(source)
+
+    @property
+    def moved(self) -> dict[str, str]:
+        """Which order moves which group, in words by group, the head last: `peft ZO ×4`, `head FO`."""
+        groups = sorted((self.setting("optimize") or {}).items(), key=lambda item: item[0] == "head")
+        return {str(group): f"{group} {_order(how)}" for group, how in groups}
+
+    @property
+    def placement(self) -> str:
+        return ", ".join(self.moved.values()) or "nothing trained"
+
     @cached_property
     def scores(self) -> dict[str, float | None]:
         """Every metric, from the matrix: so far, while the run is not finished."""
@@ -129,6 +149,13 @@ class RunRecord:
         return _number(at(self.metrics, key))
 
 
+def _order(how: Mapping[str, Any]) -> str:
+    if how.get("order") != "zeroth":
+        return "FO"
+    estimator = str(how.get("estimator", "spsa")).replace("_", " ")
+    return f"ZO ×{how.get('queries', '?')}" + ("" if estimator == "spsa" else f" {estimator}")
+
+
 def at(tree: Any, key: str) -> Any:
     """The value at a dotted key of nested dictionaries, None where there is none."""
     for part in key.split("."):
@@ -145,17 +172,37 @@ def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def labels(records: Sequence[RunRecord]) -> list[str]:
-    """One name per run, each once: its title, with the seed and then the folder added where titles are
-    shared."""
+    """One name per run, each once: its title and, where runs share one, what tells them apart: the data, how
+    a group is moved, the seed, else the folder."""
     found = [record.title for record in records]
-    for addition in (
+    moved = [record.moved for record in records]
+    for additions in (
+        [f", {record.split}" for record in records],
+        *([f", {how[group]}" if group in how else "" for how in moved] for group in dict.fromkeys(chain(*moved))),
         [f", seed {record.setting('seed')}" for record in records],
-        [f" ({record.folder.name})" for record in records],
-        [f" #{number}" for number in range(1, len(records) + 1)],
     ):
-        shared = {label for label in found if found.count(label) > 1}
-        found = [label + more if label in shared else label for label, more in zip(found, addition, strict=True)]
-    return found
+        found = _told_apart(found, additions)
+    found = _told_apart(found, [f" ({path})" for path in _short_paths(found, records)])
+    return _told_apart(found, [f" #{number}" for number in range(1, len(records) + 1)])
+
+
+def _told_apart(found: Sequence[str], additions: Sequence[str]) -> list[str]:
+    """The names, each with its addition where runs share the name and not the addition."""
+    among: dict[str, set[str]] = defaultdict(set)
+    for label, addition in zip(found, additions, strict=True):
+        among[label].add(addition)
+    return [label + more if len(among[label]) > 1 else label for label, more in zip(found, additions, strict=True)]
+
+
+def _short_paths(found: Sequence[str], records: Sequence[RunRecord]) -> list[str]:
+    """The folder of each run, from where the folders of the runs with its name part."""
+    among: dict[str, list[Path]] = defaultdict(list)
+    for label, record in zip(found, records, strict=True):
+        among[label].append(record.folder.resolve())
+    return [
+        os.path.relpath(record.folder.resolve(), os.path.commonpath(among[label]))
+        for label, record in zip(found, records, strict=True)
+    ]
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:

@@ -75,19 +75,6 @@ def parameters(groups: Mapping[str, int] | None) -> str:
     return f"{total / 1e3:.1f} k" if total < 1e6 else f"{total / 1e6:.2f} M"
 
 
-def placement(record: RunRecord) -> str:
-    """Which order moves which group: `peft ZO ×4, head FO`."""
-    groups = sorted((record.setting("optimize") or {}).items(), key=lambda item: item[0] == "head")
-    return ", ".join(_moved(group, how) for group, how in groups) or "nothing trained"
-
-
-def _moved(group: str, how: Mapping[str, Any]) -> str:
-    if how.get("order") != "zeroth":
-        return f"{group} FO"
-    estimator = how.get("estimator", "spsa")
-    return f"{group} ZO ×{how.get('queries', '?')}" + ("" if estimator == "spsa" else f" {estimator}")
-
-
 def method(record: RunRecord) -> str:
     """The method, with what sets the run apart from a usual one: `adapter (joint)`."""
     apart = {
@@ -113,6 +100,11 @@ class Grid:
     warnings: tuple[str, ...] = ()
     names: int = 1  # how many columns are names, set to the left
     keys: tuple[tuple[float | None, ...], ...] = ()  # what rows are sorted by, a number for each further column
+
+    def turned(self, corner: str) -> Grid:
+        """The same with its rows as columns; `corner` is what the first then holds."""
+        (_, *headers), *rows = zip(self.headers, *self.rows, strict=True)
+        return replace(self, headers=(corner, *headers), rows=tuple(rows))
 
     def markdown(self) -> str:
         lines = [
@@ -180,22 +172,24 @@ def _widest(column: Sequence[str]) -> int:
 
 
 def _narrowest(column: Sequence[str], limit: int) -> int:
-    """The least width at which no word and no short cell is broken, but never more than `limit`."""
-    whole = [line for cell in column[1:] for line in cell.split("\n") if cell_len(line) <= 12]
-    words = [word for cell in column for word in cell.split()]
-    return min(limit, max((cell_len(text) for text in (*whole, *words)), default=1))
+    """The least width at which no word and no short cell is broken and no cell is piled up, but never more than
+    `limit`."""
+    lines = [line for cell in column[1:] for line in cell.split("\n")]
+    whole = [cell_len(line) if cell_len(line) <= 12 else cell_len(line) // 3 for line in lines]
+    words = [cell_len(word) for cell in column for word in cell.split()]
+    return min(limit, max((*whole, *words), default=1))
 
 
 def _widths(narrow: Sequence[int], wide: Sequence[int], room: int, names: int) -> list[int]:
-    """Widths between the two: the room left over goes to the names first, then to whichever lacks most."""
+    """Widths between the two: the room left over goes to the names first, then to the narrowest that lacks some."""
     widths = list(narrow)
     while sum(widths) > room and max(widths) > 1:  # only where a single column is wider than the terminal
         widths[widths.index(max(widths))] -= 1
-    for some in (slice(names), slice(None)):
+    for some in (range(names), range(len(widths))):
         for _ in range(room - sum(widths)):
-            lack = [full - now for full, now in zip(wide[some], widths[some], strict=True)]
-            if max(lack) > 0:
-                widths[lack.index(max(lack))] += 1
+            lacking = [number for number in some if widths[number] < wide[number]]
+            if lacking:
+                widths[min(lacking, key=widths.__getitem__)] += 1
     return widths
 
 
@@ -203,12 +197,14 @@ def _widths(narrow: Sequence[int], wide: Sequence[int], room: int, names: int) -
 
 
 def summary(records: Sequence[RunRecord]) -> Grid:
-    """One row a run: placement, accuracies, cost."""
-    headers = ("run", "method and placement", *(_heading(name) for name in SHOWN))
+    """One row a run: its data where they differ, placement, accuracies, cost."""
+    data = len({record.split for record in records}) > 1
+    headers = ("run", *["data"] * data, "method and placement", *(_heading(name) for name in SHOWN))
     rows = tuple(
         (
             label,
-            f"{method(record)}: {placement(record)}",
+            *[record.split] * data,
+            f"{method(record)}: {record.placement}",
             *(percent(record.scores[name]) for name in SHOWN),
             memory(record.peak_memory),
             duration(record.train_seconds),
@@ -229,7 +225,7 @@ def summary(records: Sequence[RunRecord]) -> Grid:
         (*headers, "peak memory", "train time", "trained parameters"),
         rows,
         warnings=_cautions(records),
-        names=2,
+        names=2 + data,
         keys=keys,
     )
 
@@ -253,8 +249,8 @@ def compare(records: Sequence[RunRecord]) -> Grid:
     """Runs side by side, and ours minus the paper's where a recipe names the numbers it reproduces."""
     about = [
         ("method", *map(method, records)),
-        ("placement", *map(placement, records)),
-        ("data", *(str(record.setting("data.source") or NONE) for record in records)),
+        ("placement", *(record.placement for record in records)),
+        ("data", *(record.split for record in records)),
         ("backbone", *(str(record.setting("backbone.name") or NONE) for record in records)),
         ("seed", *(str(record.setting("seed")) for record in records)),
     ]

@@ -33,6 +33,15 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Panel:
+    """Some of a study's lines, drawn by themselves."""
+
+    name: str
+    says: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
 class Study:
     """A question, and the runs that answer it."""
 
@@ -42,6 +51,7 @@ class Study:
     settings: tuple[str, ...]  # the columns: data and classes per task
     lines: tuple[Line, ...]
     table: str | None = None  # of the paper
+    panels: tuple[Panel, ...] = ()  # of its figure; else all lines are in one
 
     def cells(self, scale: Scale, seeds: Sequence[int], datasets: Sequence[str], changes: Sequence[str]) -> list[Cell]:
         found = []
@@ -156,6 +166,12 @@ FLATNESS = (
 )
 
 MAIN_LINES = _printed_lines("main")
+PROTOTYPES = ("simplecil", "aper-fo", "aper-zo", "ease-fo", "ease-zo")
+BY_CLASSIFIER = (
+    Panel("prototypes", "class means", tuple(line for line in MAIN_LINES if line.family in PROTOTYPES)),
+    Panel("learned", "learned classifiers",
+          tuple(line for line in MAIN_LINES if line.family not in (*PROTOTYPES, "zofc"))),
+)  # fmt: skip
 INC10_LINES = tuple(  # the paper prints first order and ZO-FC there
     line if line.printed in paper.tables()["inc10"]["rows"] else replace(line, printed=None) for line in MAIN_LINES
 )
@@ -203,15 +219,15 @@ STUDIES = {
         Study("tradeoff", "Peak memory of a step against accuracy", "trade-off", MAIN, MAIN_LINES),
         Study(
             "fo-vs-zo-curves", "Accuracy on all classes seen, first and zeroth order",
-            "curves", INC5, tuple(line for line in MAIN_LINES if line.family != "zofc"),
+            "curves", INC5, tuple(line for panel in BY_CLASSIFIER for line in panel.lines), panels=BY_CLASSIFIER,
         ),
         Study(
             "flatness-curves", "Flatness of the old tasks' loss, first and zeroth order",
             "flatness", INC5, FLATNESS,
         ),
         Study(
-            "accuracy-trends", "Accuracy on all classes seen, after each task",
-            "curves", (*INC5, *INC10), MAIN_LINES,
+            "accuracy-trends", "Accuracy on all classes seen, ZO-FC and first order",
+            "curves", (*INC5, *INC10), tuple(line for line in MAIN_LINES if not line.family.endswith("-zo")),
         ),
     )
 }  # fmt: skip

@@ -18,6 +18,12 @@ LOOKS = (  # colour, and marker of either library
     ("#cc79a7", "D", "diamond"), ("#e69f00", "v", "triangle-down"), ("#56b4e9", "P", "cross"), ("#555555", "X", "x"),
     ("#8c564b", "*", "star"), ("#17becf", "<", "triangle-left"), ("#000000", "h", "hexagon"),
 )  # fmt: skip
+METHODS = (  # in the order of their looks, the same in every figure
+    "SimpleCIL", "Learnable Cls.", "Adapter + Cls.", "LAE Adapter", "L2P", "CODA-Prompt", "APER Adapter", "EASE",
+    "InfLoRA", "ZO-FC",
+)  # fmt: skip
+LARGER = {"*": 9.0, "P": 7.0, "X": 7.0, "D": 4.5}  # markers that would look smaller or larger than the others
+LEVEL = "#777777"
 FORMATS = ("png", "pdf", "html")
 WIDEST = 68  # letters of a title in a line, which has the width of the axes
 
@@ -42,6 +48,7 @@ class Drawing:
     y: str
     series: tuple[Series, ...]
     joined: bool = True  # by lines; else each is a point of its own
+    levels: tuple[tuple[str, float], ...] = ()  # values of y without a place on x
 
 
 def curves(title: str, rows: Sequence[Mapping[str, Any]]) -> Drawing:
@@ -78,17 +85,20 @@ def _over_tasks(paths: Mapping[str, Sequence[Iterable[tuple[int, float | None]]]
 
 
 def trade_off(title: str, rows: Sequence[Mapping[str, Any]]) -> Drawing:
-    """Peak memory of a step against the accuracy on all classes at the end, a point for each method."""
-    series = []
+    """Peak memory of a step against the accuracy on all classes at the end: a point for each method, and a level for
+    what trains nothing."""
+    series, levels = [], []
     for name in dict.fromkeys(row["line"] for row in rows):
-        mine = [row for row in rows if row["line"] == name and "failed" not in row and row["steps"]]
-        if mine:
-            accuracy = [row["all_classes"] for row in mine]
+        mine = [row for row in rows if row["line"] == name and "failed" not in row]
+        accuracy = [row["all_classes"] for row in mine]
+        if mine and not mine[0]["steps"]:
+            levels.append((f"{name} (no steps)", statistics.mean(accuracy)))
+        elif mine:
             spread = statistics.stdev(accuracy) if len(accuracy) > 1 else 0.0
             memory = statistics.mean(row["peak_memory"] for row in mine) / 2**20
             series.append(Series(name, (memory,), (statistics.mean(accuracy),), (spread,), name.endswith(", ZO")))
     x = "peak memory of a training step (MiB)"
-    return Drawing(title, x, "accuracy on all classes at the end (%)", tuple(series), joined=False)
+    return Drawing(title, x, "accuracy on all classes at the end (%)", tuple(series), False, tuple(levels))
 
 
 def save(drawing: Drawing, stem: Path) -> list[Path]:
@@ -110,9 +120,11 @@ def save(drawing: Drawing, stem: Path) -> list[Path]:
 def looks(drawing: Drawing) -> list[tuple[str, str, str]]:
     """Of each series: both orders of a method share one, drawn solid and filled, or dashed and open; ZO-FC is black."""
     methods = [series.title.removesuffix(", FO").removesuffix(", ZO") for series in drawing.series]
-    *others, black = LOOKS
-    order = [method for method in dict.fromkeys(methods) if method != "ZO-FC"]
-    return [black if method == "ZO-FC" else others[order.index(method) % len(others)] for method in methods]
+    own = dict(zip(METHODS, LOOKS, strict=True))
+    free = [look for method, look in own.items() if method not in (*methods, "ZO-FC")] or LOOKS
+    others = [method for method in dict.fromkeys(methods) if method not in own]
+    own |= {method: free[number % len(free)] for number, method in enumerate(others)}
+    return [own[method] for method in methods]
 
 
 def picture(drawing: Drawing) -> Figure:
@@ -124,9 +136,12 @@ def picture(drawing: Drawing) -> Figure:
     for series, (colour, marker, _) in zip(drawing.series, looks(drawing), strict=True):
         axes.errorbar(
             series.x, series.y, series.spread if any(series.spread) else None,
-            color=colour, marker=marker, markersize=5, markerfacecolor="white" if series.dashed else colour, capsize=2,
+            color=colour, marker=marker, markersize=LARGER.get(marker, 5), markeredgewidth=1, capsize=2,
+            markerfacecolor="white" if series.dashed else colour,
             linestyle=("--" if series.dashed else "-") if drawing.joined else "none", linewidth=1.3, label=series.title,
         )  # fmt: skip
+    for title, value in drawing.levels:
+        axes.axhline(value, color=LEVEL, linestyle=":", linewidth=1.3, label=title)
     if drawing.joined:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel=drawing.x, ylabel=drawing.y)
@@ -148,6 +163,8 @@ def interactive(drawing: Drawing) -> go.Figure:
             line={"color": colour, "dash": "dash" if series.dashed else "solid"},
             marker={"size": 7 if drawing.joined else 11, "symbol": symbol + "-open" * series.dashed},
         )  # fmt: skip
+    for name, value in drawing.levels:
+        figure.add_hline(y=value, line={"color": LEVEL, "dash": "dot"}, annotation_text=name, showlegend=False)
     title = "<br>".join(textwrap.wrap(drawing.title, WIDEST))
     figure.update_layout(title=title, xaxis_title=drawing.x, yaxis_title=drawing.y, template="plotly_white")
     return figure

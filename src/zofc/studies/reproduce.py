@@ -158,8 +158,13 @@ def _drawn(study: Study, scale: Scale, rows: Sequence[Row], setting: str) -> Ite
     title = f"{study.title} {where}"
     if study.shows == "trade-off":
         yield setting, figures.trade_off(title, rows)
-    elif study.shows == "curves":
+    elif study.shows == "curves" and not study.panels:
         yield setting, figures.curves(title, rows)
+    elif study.shows == "curves":
+        for panel in study.panels:
+            titles = {line.title for line in panel.lines}
+            mine = [row for row in rows if row["line"] in titles]
+            yield f"{setting}-{panel.name}", figures.curves(f"{study.title}, {panel.says} {where}", mine)
     elif study.shows == "flatness":
         for over, words in tables.SETS.items():
             title = f"{study.title}, {words} {where}"

@@ -14,12 +14,14 @@ from zofc.recipe import Recipe
 
 SCORE = Settings(directions=0, probes=0, products=0)  # Φ alone, at the paper's radius
 
-# What results/method_rates.json has for few steps on a small ViT, by family of recipes; ten times for the others.
+# What results/method_rates.json has for few steps on a small ViT, of the classifier's rates and of the module's, by
+# family of recipes; ten times for the others.
 SMALL_RATES = {
-    "classifier-fo": 10.0, "classifier-zo": 100.0, "adapter-fo": 10.0, "adapter-zo": 100.0, "zofc": 10.0,
-    "lae-fo": 10.0, "lae-zo": 1.0, "l2p-fo": 1.0, "l2p-zo": 10.0, "l2p-zo-long": 10.0, "coda-fo": 100.0,
-    "coda-zo": 100.0, "coda-zo-long": 100.0, "aper-fo": 100.0, "aper-zo": 100.0, "ease-fo": 100.0, "ease-zo": 1.0,
-    "inflora-fo": 100.0, "inflora-zo": 100.0,
+    "classifier-fo": (10.0, 10.0), "classifier-zo": (100.0, 100.0), "adapter-fo": (10.0, 10.0),
+    "adapter-zo": (100.0, 100.0), "zofc": (10.0, 10.0), "lae-fo": (10.0, 10.0), "lae-zo": (1.0, 1.0),
+    "l2p-fo": (1.0, 1.0), "l2p-zo": (10.0, 10.0), "l2p-zo-long": (10.0, 10.0), "coda-fo": (100.0, 100.0),
+    "coda-zo": (100.0, 100.0), "coda-zo-long": (100.0, 100.0), "aper-fo": (100.0, 100.0), "aper-zo": (100.0, 100.0),
+    "ease-fo": (100.0, 100.0), "ease-zo": (1.0, 1.0), "inflora-fo": (100.0, 100.0), "inflora-zo": (100.0, 100.0),
 }  # fmt: skip
 
 
@@ -32,7 +34,7 @@ class Scale:
     epochs: float = 1.0  # a share of the recipe's own
     least_epochs: int = 1
     rates: float = 1.0  # on all learning rates, which belong to many more steps
-    own_rates: dict[str, float] = field(default_factory=dict)  # in its place, by family of recipes
+    own_rates: dict[str, tuple[float, float]] = field(default_factory=dict)  # in its place: SMALL_RATES
     batch_size: int | None = None
     per_class: int | None = None
     test_per_class: int | None = None
@@ -69,8 +71,9 @@ class Scale:
 
     def _scaled(self, recipe: Recipe) -> Recipe:
         plans = dict(recipe.optimize)
-        factor = self.own_rates.get(recipe.name.partition("/")[0], self.rates)
+        head, module = self.own_rates.get(recipe.name.partition("/")[0], (self.rates, self.rates))
         for name, plan in plans.items():
+            factor = head if name == "head" else module
             rates = {"lr": plan.lr * factor, "min_lr": plan.min_lr * factor}
             plans[name] = plan.model_copy(update={**self._epochs(plan.epochs, plan.start), **rates})
         data: dict[str, Any] = {"per_class": self.per_class, "test_per_class": self.test_per_class}
@@ -108,6 +111,7 @@ SCALES = {
             own_rates=SMALL_RATES,
             per_class=96,
             test_per_class=50,
+            flatness=replace(SCORE, batch=128),  # small images: more of them keep a device busy
         ),
         Scale(
             "tiny",
