@@ -120,6 +120,16 @@ def test_how_it_was_run_comes_last_with_the_commands(here: Path) -> None:
     assert max(len(line) for line in text.splitlines() if not line.startswith(("|", "!", "zofc"))) <= 120
 
 
+def test_a_setting_whose_test_images_are_not_known_is_told_without_them(here: Path) -> None:
+    row = {**trained("ZO-FC", "pacs-pooled", all_classes=10 * 2**0.5), "tested": None}
+    write(here / results_page.RESULTS, "main-table", [row], fast=True)
+    flat = " ".join(written(here).split())
+    assert (
+        "cifar100-inc10, 100000000 test images; pacs-pooled (7 classes in all styles, three and then two a task)."
+        in flat
+    )
+
+
 # -- training beside the paper's -------------------------------------------------------------------------------------
 
 
@@ -150,6 +160,7 @@ def test_the_number_of_test_images_is_what_all_accuracies_are_shares_of() -> Non
     shares = [trained("one", all_classes=100 * 127 / 350), trained("one", all_classes=100 * 111 / 350)]
     assert files.test_images(shares) == {"cifar100-inc5": 350}
     assert files.test_images([{"setting": "cifar100-inc5", "failed": REFUSED}]) == {}
+    assert files.test_images([trained("one", all_classes=10 * 2**0.5), *shares]) == {}  # a share of no test set
 
 
 def test_a_row_that_has_the_number_of_its_test_images_keeps_it(here: Path) -> None:

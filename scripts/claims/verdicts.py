@@ -26,8 +26,8 @@ WORDS = (HOLDS, MOSTLY, MIXED, MOSTLY_NOT, NOT, TOO_CLOSE, IDLE, UNMEASURED, UNT
 LEGEND = (
     "A comparison is of two lines in one setting. It speaks for a claim, against it, or is too close to tell from "
     "chance.",
-    f"*{HOLDS}*: all speak for it. *{MOSTLY}*: three quarters or more of those that tell. *{MIXED}*: fewer. "
-    f"*{MOSTLY_NOT}*: a quarter or fewer. *{NOT}*: all speak against it. *{TOO_CLOSE}*: more than half are too close. "
+    f"*{HOLDS}*: all speak for it. *{MOSTLY}*: three quarters or more of those that tell. *{MOSTLY_NOT}*: a quarter or "
+    f"fewer. *{MIXED}*: between the two. *{NOT}*: all speak against it. *{TOO_CLOSE}*: more than half are too close. "
     f"*{IDLE}*: it is about the steps of an adapter that gains nothing here.",
 )
 RULE = (

@@ -71,13 +71,13 @@ def _scale(told: dict[str, Any]) -> Scale:
 
 def test_images(rows: Sequence[Row]) -> dict[str, int]:
     """How many test images a setting has. Accuracies are whole numbers of images, so it is the least number that all
-    of a setting can be shares of."""
+    of a setting can be shares of; a setting for which that is no test set's is left out."""
     found: dict[str, int] = {}
     for row in rows:
         if row.get("all_classes") is not None and "failed" not in row:
             share = Fraction(row["all_classes"] / 100).limit_denominator(MOST_IMAGES)
             found[row["setting"]] = math.lcm(found.get(row["setting"], 1), share.denominator)
-    return found
+    return {setting: images for setting, images in found.items() if images <= MOST_IMAGES}
 
 
 def evidence_of(results: Sequence[Result]) -> Evidence:

@@ -27,6 +27,7 @@ from claims.verdicts import (
 )
 
 from page.files import Result
+from page.training import SHOWN, steps_a_task
 from page.words import bullets, listed, prose, table
 from zofc.recipe import PAPER_BACKBONE
 from zofc.studies.catalogue import MAIN_LINES
@@ -38,6 +39,7 @@ SEVERAL = {  # a verdict, said of several claims
     HOLDS: "hold", MOSTLY: "mostly hold", MIXED: "are mixed", MOSTLY_NOT: "mostly do not hold", NOT: "do not hold",
     TOO_CLOSE: "are too close to tell", UNMEASURED: "were not measured",
 }  # fmt: skip
+SINGLE = {MIXED: "is mixed", TOO_CLOSE: "is too close to tell", UNMEASURED: "was not measured"}
 
 
 def findings(results: Sequence[Result], evidence: Evidence, verdicts: Verdicts) -> str:
@@ -46,11 +48,13 @@ def findings(results: Sequence[Result], evidence: Evidence, verdicts: Verdicts) 
 
 
 def _what_this_is(results: Sequence[Result]) -> str:
-    seeds = sorted({len(result.seeds) for result in results})
-    how_many = "one seed" if seeds == [1] else f"{listed(seeds)} seeds"
+    fewest, most = (pick(len(result.seeds) for result in results) for pick in (min, max))
+    how_many = "one seed" if most == 1 else f"{fewest} to {most} seeds" if fewest < most else f"{most} seeds"
+    steps = steps_a_task(ZOFC.line, results)
+    fewer = f"steps ({steps[0]} a task of {SHOWN} for ZO-FC, where the paper has {steps[1]})" if steps else "steps"
     return (
-        f"This is no repetition of the paper's numbers: a smaller backbone than its {PAPER_BACKBONE}, fewer images and "
-        f"steps, {how_many}. What can be compared is how lines stand to each other."
+        f"This is no repetition of the paper's numbers: a smaller backbone than its {PAPER_BACKBONE}, fewer images, "
+        f"fewer {fewer}, and {how_many}. What can be compared is how lines stand to each other."
     )
 
 
@@ -68,7 +72,8 @@ def _claims(ours: bool) -> list[Claim]:
 
 def _counts(claims: Sequence[Claim], verdicts: Verdicts) -> str:
     counts = Counter(verdicts[claim.text].word for claim in claims)
-    return listed([f"{counts[word]} {SEVERAL.get(word, word)}" for word in WORDS if counts[word]])
+    said = {word: (SINGLE if counts[word] == 1 else SEVERAL).get(word, word) for word in WORDS}
+    return listed([f"{counts[word]} {said[word]}" for word in WORDS if counts[word]])
 
 
 # -- accuracy --------------------------------------------------------------------------------------------------------
@@ -174,6 +179,6 @@ def _core(verdicts: Verdicts) -> list[str]:
         f"{told('It forgets less than every')}.",
         f"**Learning.** Methods learn less under zeroth order: {told('It learns new tasks')}. ZO-FC is more accurate "
         f"than any of them: {told('It is more accurate than every')}.",
-        f"**Memory.** ZO-FC saves up to six times: {told('ZO-FC needs up to')}. Its first-order classifier "
+        f"**Memory.** ZO-FC needs up to six times less: {told('ZO-FC needs up to')}. Its first-order classifier "
         f"costs hardly any: {told('The first-order classifier costs')}.",
     ]

@@ -29,7 +29,7 @@ def _what_was_run(results: Sequence[Result], folder: Path) -> list[str]:
     told = [
         name
         + (f" ({SETTINGS[name].says})" if SETTINGS[name].says else "")
-        + f", {tested[name]} test images" * (name in tested)
+        + (f", {tested[name]} test images" if name in tested else "")
         for name in settings_of(results)
     ]
     found.append(f"Data, and classes in a task: {'; '.join(told)}.")

@@ -43,8 +43,8 @@ def _study(result: Result, results: Sequence[Result]) -> str:
 
 
 def _shown_elsewhere(result: Result, results: Sequence[Result]) -> list[str]:
-    """Of a study that is a figure: the tables that have all its runs, or nothing."""
-    if result.study.shows not in ("curves", "trade-off"):
+    """Of a study that is a figure, and has no measures of its own: the tables that have all its runs, or nothing."""
+    if result.study.shows not in ("curves", "trade-off") or result.study.shows in tables.MEASURES:
         return []
     mine = {row["run"] for row in result.good}
     runs = {

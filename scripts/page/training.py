@@ -24,17 +24,33 @@ PLACEMENTS = {"fo": "FO", "zo": "ZO"}
 MODULE = ("kind", "rank", "blocks", "length")  # of a recipe's peft
 
 
+def steps_a_task(line: str, results: Sequence[Result]) -> tuple[int, int] | None:
+    """Of a line, here and with the paper's recipe."""
+    for result in _shown(results):
+        (family,) = [one.family for one in result.study.lines if one.title == line]
+        theirs = load_recipe(f"{family}/{SHOWN}", [])
+        return _steps(result.scale.apply(theirs), result.scale.per_class or IMAGES), _steps(theirs, IMAGES)
+    return None
+
+
+def _shown(results: Sequence[Result]) -> list[Result]:
+    return [result for result in results if (result.study.name,) == MAIN and SHOWN in result.settings]
+
+
 def training(results: Sequence[Result], root: Path) -> list[str]:
     """A table, and what must be known beside it."""
-    found = [result for result in results if (result.study.name,) == MAIN and SHOWN in result.settings]
-    if not found:
+    if not (found := _shown(results)):
         return []
     (result,) = found
     edges = searched(root / RATES)
     lines = [line for line in result.study.lines if load_recipe(f"{line.family}/{SHOWN}", []).optimize]
     rows = [_row(line, result.scale, edges) for line in lines]
     heads = (f"a task of {SHOWN}", "epochs here", "steps here", "the paper's epochs", "its steps", "learning rates ×")
-    told = [*_at_the_edge(rows, edges), *_modules(lines, result)]
+    told = [
+        f"A step is a batch; CIFAR-100 has {IMAGES} training images a class, of which the paper takes all.",
+        *_at_the_edge(rows),
+        *_modules(lines, result),
+    ]
     return [table(heads, rows), *told]
 
 
@@ -103,7 +119,7 @@ def _family(row: Mapping[str, Any]) -> str | None:
     return f"{row['method']}-{orders[row['placement']]}" if row["placement"] in orders else None
 
 
-def _at_the_edge(rows: Sequence[tuple[str, ...]], edges: Mapping[str, str]) -> list[str]:
+def _at_the_edge(rows: Sequence[tuple[str, ...]]) -> list[str]:
     at = [row[0] for row in rows if row[-1].endswith("tried)")]
     if not at:
         return []
