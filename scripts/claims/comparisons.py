@@ -24,7 +24,7 @@ ROUNDING = 1e-9
 @dataclass(frozen=True)
 class Measure:
     """A number of a row. `key` is what the paper's tables know it by; `error` is what is known of its chance from a
-    single row; an exact one is the same with every seed."""
+    single row, and with more seeds no less if it is lasting; an exact one is the same with every seed."""
 
     words: str
     key: str
@@ -33,6 +33,7 @@ class Measure:
     form: str = ".2f"
     exact: bool = False
     error: Callable[[Row], float | None] = lambda row: None
+    lasting: bool = False
 
     def of(self, row: Row) -> float | None:
         if "printed" in row:
@@ -119,54 +120,54 @@ def within(margin: float, of: float = 0.0) -> Gain:
 # -- questions -------------------------------------------------------------------------------------------------------
 
 
-def compared(
-    numbers: Sequence[tuple[Runs, Measure]],
-    formula: Callable[..., float],
-    gain: Gain,
-    unit: str = "",
-    tell: Callable[..., str] | None = None,
-) -> Question:
-    """What a formula makes of numbers with the same seed, in every setting that has them all; `tell` says what it
-    stands behind it."""
-    measure = numbers[0][1]
-    names = tuple(runs.line for runs, _ in numbers)
+@dataclass(frozen=True)
+class Compared:
+    """What a formula makes of numbers with the same seed, in every setting that has them all; `tell` says in words what
+    it comes from."""
 
-    def ask(evidence: Evidence) -> list[Comparison]:
-        found = [runs.found(evidence) for runs, _ in numbers]
-        by_setting: dict[str, list[Sequence[Row]]] = {}
+    numbers: Sequence[tuple[Runs, Measure]]
+    formula: Callable[..., float]
+    gain: Gain
+    unit: str = ""  # unless it is that of the first number
+    tell: Callable[..., str] | None = None
+
+    def __call__(self, evidence: Evidence) -> list[Comparison]:
+        found = [runs.found(evidence) for runs, _ in self.numbers]
+        by_setting: dict[str, list[list[Row]]] = {}
         for key in found[0]:
             rows = [one[key] for one in found if key in one]
-            if len(rows) == len(numbers) and None not in map(value_of, rows, numbers):
+            if len(rows) == len(found) and None not in self._read(rows):
                 by_setting.setdefault(key[0], []).append(rows)
-        return [answer(setting, seeds) for setting, seeds in by_setting.items()]
+        return [self._answer(setting, seeds) for setting, seeds in by_setting.items()]
 
-    def value_of(row: Row, number: tuple[Runs, Measure]) -> float | None:
-        return number[1].of(row)
+    def _read(self, rows: Sequence[Row]) -> list[float | None]:
+        return [measure.of(row) for row, (_, measure) in zip(rows, self.numbers, strict=True)]
 
-    def answer(setting: str, seeds: Sequence[Sequence[Row]]) -> Comparison:
-        columns = [[float(one.of(row) or 0.0) for row, (_, one) in zip(rows, numbers, strict=True)] for rows in seeds]
-        values, means = (
-            [formula(*known) for known in columns],
-            [statistics.fmean(same) for same in zip(*columns, strict=True)],
-        )
-        mean = statistics.fmean(values)
-        if len(seeds) > 1:
-            error: float | None = statistics.stdev(values) / len(values) ** 0.5
-        else:
-            known = [one.error_of(row) for row, (_, one) in zip(seeds[0], numbers, strict=True)]
-            error = propagated(formula, columns[0], known)
-        of, told = unit or measure.unit, number(mean, measure, unit or measure.unit)
+    def _answer(self, setting: str, seeds: Sequence[Sequence[Row]]) -> Comparison:
+        known = [[value for value in self._read(rows) if value is not None] for rows in seeds]
+        mean, error = statistics.fmean(self.formula(*values) for values in known), self._error(seeds, known)
+        names, measure = tuple(runs.line for runs, _ in self.numbers), self.numbers[0][1]
+        unit = self.unit or measure.unit
+        told = number(mean, measure, unit)
         if len(seeds) > 1 and error is not None and not measure.exact:
-            told += f", standard error {number(error, measure, of, signed=False)}"
-        shown = told
-        if tell is not None:
-            of, told, shown = "", tell(*means), f"{told} ({tell(*means)})"
-        elif len(numbers) == 2:
+            told += f", standard error {number(error, measure, unit, signed=False)}"
+        means, shown = [statistics.fmean(same) for same in zip(*known, strict=True)], told
+        if self.tell is not None:
+            unit, told, shown = "", self.tell(*means), f"{told} ({self.tell(*means)})"
+        elif len(names) == 2:
             lines = [f"{name}: {value:{measure.form}}" for name, value in zip(names, means, strict=True)]
             shown = f"{told} ({' beside '.join(lines)})"
-        return Comparison(setting, names, measure, of, mean, error, len(seeds), gain.side(mean, error), told, shown)
+        side = self.gain.side(mean, error)
+        return Comparison(setting, names, measure, unit, mean, error, len(seeds), side, told, shown)
 
-    return ask
+    def _error(self, seeds: Sequence[Sequence[Row]], known: Sequence[Sequence[float]]) -> float | None:
+        """Over seeds; with one, or where it does not shrink with more, what is known of the numbers themselves."""
+        errors = [measure.error_of(row) for row, (_, measure) in zip(seeds[0], self.numbers, strict=True)]
+        own = propagated(self.formula, known[0], errors)
+        if len(seeds) == 1:
+            return own
+        over_seeds = float(statistics.stdev(self.formula(*values) for values in known) / len(known) ** 0.5)
+        return max(over_seeds, own) if own is not None and self.numbers[0][1].lasting else over_seeds
 
 
 def propagated(formula: Callable[..., float], values: Sequence[float], errors: Sequence[float | None]) -> float | None:
@@ -182,12 +183,12 @@ def propagated(formula: Callable[..., float], values: Sequence[float], errors: S
 
 def pair(first: Runs, second: Runs, measure: Measure, gain: Gain) -> Question:
     """The first line less the second."""
-    return compared([(first, measure), (second, measure)], lambda one, other: one - other, gain)
+    return Compared([(first, measure), (second, measure)], lambda one, other: one - other, gain)
 
 
 def times(first: Runs, second: Runs, measure: Measure, gain: Gain) -> Question:
     """The first line in units of the second."""
-    return compared([(first, measure), (second, measure)], lambda one, other: one / other, gain, "×")
+    return Compared([(first, measure), (second, measure)], lambda one, other: one / other, gain, "×")
 
 
 def beside_best(one: Runs, others: Sequence[Runs], measure: Measure, gain: Gain) -> Question:

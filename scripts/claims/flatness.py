@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from claims.comparisons import Measure, Question, Runs, compared, joined, less, more, pair
+from claims.comparisons import Compared, Measure, Question, Runs, joined, less, more, pair
 from claims.lines import Claim, of
 from claims.measures import EARLY, FORGETTING, LATE, PHI, PHI_HEAD
 from claims.verdicts import cannot, judged
@@ -42,7 +42,7 @@ CLAIMS = (
         "The curves of ZO-FC and first order come closer in later tasks.",
         "section 5.3, figure 5", STUDY,
         judged(
-            compared([(FLAT_FO, EARLY), (FLAT_ZOFC, EARLY), (FLAT_FO, LATE), (FLAT_ZOFC, LATE)], narrowing, more)
+            Compared([(FLAT_FO, EARLY), (FLAT_ZOFC, EARLY), (FLAT_FO, LATE), (FLAT_ZOFC, LATE)], narrowing, more)
         ),
     ),
     Claim(

@@ -126,8 +126,8 @@ LEARNED = Measure(
 )  # fmt: skip
 LOST = Measure("forgotten of what was learned, percent of it", "lost", lost, error=lost_error)
 FALLEN = Measure("accuracy after the first task less that at the end, points", "fallen", fallen, error=fallen_error)
-MEMORY = Measure("peak memory of a step, GiB", "gigabytes", memory, "GiB", ".3f", True, _roughly(memory))
-SECONDS = Measure("steps of an epoch, s", "seconds", seconds, "s", ".3f", error=_roughly(seconds))
+MEMORY = Measure("peak memory of a step, GiB", "gigabytes", memory, "GiB", ".3f", True, _roughly(memory), True)
+SECONDS = Measure("steps of an epoch, s", "seconds", seconds, "s", ".3f", error=_roughly(seconds), lasting=True)
 OPERATIONS = Measure("multiply–adds of a step", "total_flops", operations, "multiply–adds", ".3g", True)
 PHI = Measure("Φ over the adapter alone, mean over tasks", "phi", lambda row: score(row, "peft"), "in Φ", ".3g")
 PHI_HEAD = Measure(

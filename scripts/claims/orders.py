@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from claims.comparisons import Gain, Measure, Question, Runs, compared, less, more, pair, within
+from claims.comparisons import Compared, Gain, Measure, Question, Runs, less, more, pair, within
 from claims.lines import (
     CLOSE,
     MAIN,
@@ -31,7 +31,7 @@ def orders(name: str, measure: Measure, gain: Gain) -> Question:
 
 
 def above_chance(name: str) -> Question:
-    return compared([(zeroth(name), ACCURACY)], lambda found: found - CIFAR_CHANCE, less)
+    return Compared([(zeroth(name), ACCURACY)], lambda found: found - CIFAR_CHANCE, less)
 
 
 ALIKE = max(gap(orders(name, ACCURACY, less), "cifar100-*") for name in MEANS)

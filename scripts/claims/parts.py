@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from claims.comparisons import Measure, Question, Runs, compared, less, more, no_more, number, pair, within
+from claims.comparisons import Compared, Measure, Question, Runs, less, more, no_more, number, pair, within
 from claims.lines import ADAPTER_HELPS, CLOSE, MAIN, NO_R, Claim, gap, kinds, of
 from claims.measures import ACCURACY, FORGETTING
 from claims.verdicts import MARGIN, judged
@@ -33,7 +33,7 @@ def augmented(margin: float) -> Question:
 def spread(margin: float) -> Question:
     """Of the accuracy over all numbers of queries."""
     numbers = [(queries(count), ACCURACY) for count in QUERIES]
-    return compared(numbers, lambda *found: max(found) - min(found), no_more(margin))
+    return Compared(numbers, lambda *found: max(found) - min(found), no_more(margin))
 
 
 def rises(measure: Measure, low: int, middle: int, high: int) -> Question:
@@ -47,7 +47,7 @@ def rises(measure: Measure, low: int, middle: int, high: int) -> Question:
         return ", ".join(words) + f": it falls from {middle} on" * (last < other)
 
     numbers = [(queries(count), measure) for count in (low, middle, high)]
-    return compared(numbers, lambda one, other, last: (other - one) - (last - other), more, tell=tell)
+    return Compared(numbers, lambda one, other, last: (other - one) - (last - other), more, tell=tell)
 
 
 APART, ALIKE = (gap(question(0)) for question in (heads, augmented))

@@ -38,8 +38,9 @@ RULE = (
     "differences that are chance alone, three in ten pass this with two seeds, one in five with three.",
     f"**One seed.** A difference of accuracies or of forgetting counts if it is more than {ERRORS:g} binomial standard "
     "errors, from the accuracies and the number of test images, as if the two lines had been tested on different "
-    f"images. A measured time or memory is taken to be right to {100 * PRECISION:g} %, so ratios count beyond "
-    f"{100 * ERRORS * PRECISION * 2**0.5:.0f} %. Of Φ the sign alone decides. What does not count is *too close*.",
+    "images. Of Φ the sign alone decides. What does not count is *too close*.",
+    f"**Cost.** A measured time or memory is taken to be right to {100 * PRECISION:g} %, so ratios count beyond "
+    f"{100 * ERRORS * PRECISION * 2**0.5:.0f} %. Operations are counted, and exact.",
     "**Close.** Where a claim says that something is close, it names a margin: a mean within it speaks for the claim, "
     "one that is outside by what counts as a difference speaks against it.",
     f"**The adapter.** A claim about what the adapter's steps change, or leave as it is, says nothing where they "
