@@ -1,233 +1,29 @@
-"""Facts about the page of results: when a claim holds, and that the page is what the result files give."""
+"""Facts about the page of results: what it says first, and that it is what the result files give."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from made_rows import everything, trained
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "scripts"))
 
 import results_page  # noqa: E402
-from claims import CLAIMS, FORGETTING, Claim, first, trade_off  # noqa: E402
-from measures import LEARNED, LOST, MEMORY, SECONDS  # noqa: E402
-from verdicts import Runs, at_most, every, judged, less, more, pair, times, turns, within  # noqa: E402
+from claims import CLAIMS  # noqa: E402
+from claims.verdicts import RULE  # noqa: E402
+from page import files, setup, training  # noqa: E402
 
-from zofc.metrics import METRICS, AccuracyMatrix, all_classes_over_time  # noqa: E402
-from zofc.studies.catalogue import STUDIES  # noqa: E402
 from zofc.studies.scale import get_scale  # noqa: E402
-from zofc.studies.settings import SETTINGS  # noqa: E402
 
-DATA = {"cifar100": "sha256:" + "d" * 64}
-ENVIRONMENT = {"python": "3.12.3", "torch": "2.11.0", "timm": "1.0.29", "device_name": "NVIDIA H200"}
-ONE, OTHER = Runs("one", ("main-table",)), Runs("other", ("main-table",))
 REFUSED = "this method needs tasks with new classes"
-
-
-def trained(line: str, setting: str = "cifar100-inc5", seed: int = 1993, **numbers: Any) -> dict[str, Any]:
-    """A made-up row of a trained run."""
-    usual = {
-        "all_classes": 50.0, "average_incremental": 60.0, "final_average": 50.0, "last_task": 55.0, "forgetting": 10.0,
-        "over_time": [80.0, 60.0, 50.0], "peak_memory": 2**30, "steps": 9, "seconds": {"train": 1.0},
-        "environment": ENVIRONMENT, "backbone": "b" * 64, "data": DATA, "run": f"{line}-{setting}-{seed}",
-        "flatness": {"peft": [[2, 0.3], [3, 0.2]], "peft+head": [[2, 0.5], [3, 0.4]]},
-    }  # fmt: skip
-    return {"line": line, "setting": setting, "seed": seed, **usual, **numbers}
-
-
-def measured(line: str, groups: Sequence[str], seconds: float) -> dict[str, Any]:
-    """A made-up row of what a step costs."""
-    phase = {
-        "groups": list(groups), "peak": 2**30, "epoch_seconds": seconds, "executed": {"total": 30, "update": 10},
-        "formula": {"forwards": 3.0, "total": 60, "backward": 20}, "differences": [],
-    }  # fmt: skip
-    cost = {
-        "device": "cuda", "precision": "fp32", "batch_size": 48, "steps_per_epoch": 10, "steps": 5,
-        "forward": {"backbone": 1}, "phases": [phase], "conventions": [],
-    }  # fmt: skip
-    row = {"line": line, "setting": "cifar100-inc5", "seed": 1993, "environment": ENVIRONMENT}
-    return {**row, "cost": cost, "result": f"{line}.cost.json"}
-
-
-def two(ones: Sequence[float], others: Sequence[float], **kinds: str) -> dict[str, list[dict[str, Any]]]:
-    """Two lines whose forgetting is given for each seed."""
-    rows = [trained("one", seed=seed, forgetting=value, **kinds) for seed, value in enumerate(ones)]
-    return {"main-table": rows + [trained("other", seed=seed, forgetting=value) for seed, value in enumerate(others)]}
-
-
-def everything(settings: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
-    """Rows for every line of every study in these settings."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for study in STUDIES.values():
-        if study.shows in ("runtime", "operations"):
-            found[study.name] = [measured(line.title, line.moving, 1.0) for line in study.lines]
-        else:
-            found[study.name] = [trained(line.title, name) for name in settings if name in study.settings
-                                 for line in study.lines]  # fmt: skip
-    return found
-
-
-def claim(begins: str) -> Claim:
-    (found,) = [claim for some in CLAIMS.values() for claim in some if claim.text.startswith(begins)]
-    return found
-
-
-# -- when a difference counts ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ones", "others", "word"),
-    [
-        ([5.0, 6.0, 5.5], [9.0, 9.5, 10.0], "holds"),
-        ([9.0, 9.5, 10.0], [5.0, 6.0, 5.5], "does not hold"),
-        ([5.0, 9.0, 6.0], [6.0, 7.0, 7.0], "within the spread of seeds"),  # less in two of three
-        ([5.0, 50.0, 8.0], [6.0, 51.0, 9.0], "holds"),  # paired: seeds differ by more than lines do
-        ([5.0], [9.0], "holds (one seed)"),
-        ([9.0], [5.0], "does not hold (one seed)"),
-        ([5.0], [5.0], "no difference (one seed)"),
-        ([5.0, 4.0], [9.0], "holds (one seed)"),  # the other seed has nothing beside it
-        ([], [5.0], "not measured"),
-    ],
-)
-def test_a_difference_counts_beyond_the_spread_of_seeds(ones: list[float], others: list[float], word: str) -> None:
-    found = judged(pair(ONE, OTHER, FORGETTING, less))(two(ones, others))
-    assert found.word == word
-    turned = {"holds": "does not hold", "does not hold": "holds"}
-    expected = turned.get(word.partition(" (")[0], word.partition(" (")[0])
-    assert judged(pair(ONE, OTHER, FORGETTING, more))(two(ones, others)).word.partition(" (")[0] == expected
-
-
-def test_a_verdict_names_the_numbers_that_it_rests_on() -> None:
-    found = judged(pair(ONE, OTHER, FORGETTING, less))(two([5.0, 6.0], [9.0, 11.0]))
-    assert found.because == "Forgetting, points: cifar100-inc5 one 5.50 beside other 10.00 (−4.50 ± 0.50)."
-
-
-def test_a_claim_that_holds_in_some_settings_says_in_how_many_and_where_it_does_not() -> None:
-    settings = ("cifar100-inc5", "caltech101-inc10", "pacs-styles", "pacs-pooled")
-    rows = [trained("other", setting, forgetting=8.0) for setting in settings]
-    rows += [trained("one", setting, forgetting=14.0 if "pooled" in setting else 5.0) for setting in settings]
-    found = judged(pair(ONE, OTHER, FORGETTING, less))({"main-table": rows})
-    assert found.word == "holds in 3 of 4 (one seed)"
-    assert "pacs-pooled +6.00" in found.because and "Against the claim: pacs-pooled." in found.because
-
-
-def test_failed_cells_are_in_no_comparison() -> None:
-    rows = two([5.0], [9.0])
-    rows["main-table"][0] = {"line": "one", "setting": "cifar100-inc5", "seed": 0, "failed": REFUSED}
-    assert judged(pair(ONE, OTHER, FORGETTING, less))(rows).word == "not measured"
-
-
-def test_streams_whose_tasks_bring_no_new_classes_are_told_apart_and_not_counted() -> None:
-    rows = [trained(line, setting, forgetting=value) for line, setting, value in (
-        ("one", "pacs-styles", 5.0), ("other", "pacs-styles", 6.0),
-        ("one", "pacs-domains", 9.0), ("other", "pacs-domains", 2.0))]  # fmt: skip
-    found = judged(pair(ONE, OTHER, FORGETTING, less))({"main-table": rows})
-    assert found.word == "holds (one seed)"
-    assert "Not counted, since tasks bring no new classes: pacs-domains 0 of 1 (+7.00)." in found.because
-
-
-@pytest.mark.parametrize(
-    ("difference", "word"),
-    [([0.1, 0.2, 0.3], "holds"), ([2.0, 2.1, 2.2], "does not hold"), ([0.2, 1.6, 0.6], "within the spread of seeds")],
-)
-def test_close_means_within_the_margin_by_the_same_rule(difference: list[float], word: str) -> None:
-    rows = two([5 + value for value in difference], [5.0] * 3)
-    assert judged(pair(ONE, OTHER, FORGETTING, within(1.0)))(rows).word == word
-    assert judged(pair(OTHER, ONE, FORGETTING, within(1.0)))(rows).word == word
-    assert judged(pair(ONE, OTHER, FORGETTING, at_most(1.0)))(rows).word == word
-
-
-def test_exact_costs_say_nothing_of_seeds() -> None:
-    rows = {"main-table": [trained("one", peak_memory=2**29), trained("other")]}
-    found = judged(times(ONE, OTHER, MEMORY, at_most(1)))(rows)
-    assert found.word == "holds" and "one 0.500 beside other 1.000 (0.50×)" in found.because
-
-
-def test_what_both_rises_and_falls_turns() -> None:
-    def steps(values: Sequence[float]) -> str:
-        runs = [Runs(f"step {number}", ("main-table",)) for number in range(len(values))]
-        rows = [trained(one.line, forgetting=value) for one, value in zip(runs, values, strict=True)]
-        asked = [pair(b, a, FORGETTING, more) for a, b in pairwise(runs)]
-        return judged(turns(asked))({"main-table": rows}).word
-
-    assert steps([1, 2, 3, 2]) == "holds (one seed)"
-    assert steps([1, 2, 3, 4]) == "does not hold (one seed)"
-    assert steps([1, 1, 1, 1]) == "no difference (one seed)"
-
-
-def test_a_trade_off_is_lost_to_what_is_more_accurate_with_no_more_memory() -> None:
-    def beside(**numbers: Any) -> str:
-        rows = [trained("ZO-FC"), trained("EASE, FO", **numbers), trained("L2P, FO", all_classes=1.0)]
-        return judged(every([trade_off(first("EASE")), trade_off(first("L2P"))]))({"main-table": rows}).word
-
-    assert beside(all_classes=60.0, peak_memory=2**31) == "holds (one seed)"
-    assert beside(all_classes=40.0, peak_memory=2**29) == "holds (one seed)"
-    assert beside(all_classes=60.0, peak_memory=2**30) == "does not hold (one seed)"
-    assert beside(all_classes=50.0, peak_memory=2**29) == "no difference (one seed)"
-
-
-def test_what_was_learned_is_the_mean_over_tasks_of_the_best_accuracy() -> None:
-    matrix = AccuracyMatrix(((90.0,), (85.0, 70.0), (60.0, 75.0, 80.0)), (10, 10, 10))
-    names = ("final_average", "forgetting")
-    row = {name: METRICS[name].compute(matrix) for name in names} | {"over_time": all_classes_over_time(matrix)}
-    assert LEARNED.of(row) == pytest.approx((90 + 75 + 80) / 3)
-    assert LOST.of(row) == pytest.approx(100 * 30 / (90 + 75 + 80))
-
-
-# -- the claims ------------------------------------------------------------------------------------------------------
-
-
-def test_every_claim_finds_its_lines_in_the_studies_that_it_names() -> None:
-    rows = everything(list(SETTINGS))
-    for one in (one for some in CLAIMS.values() for one in some):
-        assert set(one.studies) <= set(STUDIES)
-        word = one.verdict({name: rows[name] for name in one.studies}).word
-        assert word == "cannot be tested here" if not one.studies else word not in ("not measured", "")
-        absent = one.verdict({})
-        assert absent.word in ("not measured", "cannot be tested here") and absent.because
-
-
-def test_claims_about_data_that_were_not_run_cannot_be_tested() -> None:
-    here = everything(["cifar100-inc5", "cifar100-inc10", "pacs-styles"])
-    found = claim("On ImageNet-R accuracy rises").verdict(here)
-    assert found.word == "cannot be tested here" and "ImageNet-R" in found.because
-    assert claim("On DomainNet").verdict(here).word == "cannot be tested here"
-    assert claim("On DomainNet").verdict(everything(list(SETTINGS))).word != "cannot be tested here"
-
-
-def test_the_papers_own_numbers_are_counted_by_the_same_rule() -> None:
-    assert claim("ZO-FC is more accurate than every").verdict({}).because.endswith("own numbers: 24 of 24.")
-    forgets = claim("A method forgets less").verdict({}).because
-    assert forgets == "No rows of main-table, inc10-table. In the paper's own numbers: 16 of 24."
-    assert "3.17 points" in claim("It is comparable").text  # ImageNet-R in tasks of ten: 73.27 − 70.10
-
-
-def test_verdicts_follow_the_rows() -> None:
-    better = [trained("ZO-FC", "cifar100-inc10", all_classes=51.0, forgetting=6.0)]
-    worse = [trained("ZO-FC", "cifar100-inc10", all_classes=30.0, forgetting=26.0)]
-    others = [trained(f"{name}, {order}", "cifar100-inc10") for order in ("FO", "ZO") for name in
-              ("Learnable Cls.", "Adapter + Cls.", "LAE Adapter", "L2P", "EASE")]  # fmt: skip
-    for text in ("ZO-FC is more accurate than every", "It is comparable in", "Its zeroth-order adapter adds",
-                 "It forgets less than every", "With ten classes a task", "Its forgetting is the"):  # fmt: skip
-        assert claim(text).verdict({"inc10-table": better + others}).word == "holds (one seed)", text
-        assert claim(text).verdict({"inc10-table": worse + others}).word == "does not hold (one seed)", text
-
-
-def test_time_is_compared_in_the_epochs_that_a_line_is_about() -> None:
-    rows = {"runtime": [measured("FO", ("head", "peft"), 2.0), measured("ZO, q = 1", ("head", "peft"), 1.5)]}
-    found = claim("With one query").verdict(rows)
-    assert found.word == "holds (one seed)" and "ZO, q = 1 1.500 beside FO 2.000 (0.75×)" in found.because
-    assert SECONDS.of(measured("FO", ("peft",), 2.0)) is None
-
-
-# -- the page --------------------------------------------------------------------------------------------------------
+STUDIES = ("main-table", "inc10-table", "tradeoff", "flatness-curves", "runtime", "flops")
 
 
 @pytest.fixture
@@ -242,54 +38,181 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / results_page.RESULTS
     folder.mkdir(parents=True)
     (tmp_path / "docs").mkdir()
-    (folder / results_page.NOTES).write_text("The last third of the images.\n", "utf-8")
-    for name in ("main-table", "inc10-table", "tradeoff", "flatness-curves", "runtime", "flops"):
-        scale = get_scale("small") if name in ("runtime", "flops") else get_scale("small").faster()
-        told = {"study": name, "scale": "small", "says": scale.says, "changes": ["backbone.name=b.safetensors"]}
-        (folder / f"{name}.json").write_text(json.dumps({**told, "rows": rows[name]}), "utf-8")
+    (folder / setup.NOTES).write_text("The last third of the images.\n", "utf-8")
+    for name in STUDIES:
+        write(folder, name, rows[name], fast=name not in ("runtime", "flops"))
     monkeypatch.setattr(results_page, "ROOT", tmp_path)
     monkeypatch.setattr(sys, "argv", ["results_page.py"])
     return tmp_path
 
 
-def test_the_page_has_what_was_run_the_claims_the_studies_and_what_is_open(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def write(folder: Path, name: str, rows: list[dict[str, Any]], fast: bool, **more: Any) -> None:
+    scale = get_scale("small").faster() if fast else get_scale("small")
+    told = {"study": name, "scale": "small", "says": scale.says, "changes": ["backbone.name=b.safetensors"], **more}
+    (folder / f"{name}.json").write_text(json.dumps({**told, "rows": rows}), "utf-8")
+
+
+def written(root: Path) -> str:
     results_page.main()
-    text = (here / results_page.PAGE).read_text("utf-8")
-    assert "docs/RESULTS.md written" in capsys.readouterr().out
+    return (root / results_page.PAGE).read_text("utf-8")
+
+
+# -- what the page says ----------------------------------------------------------------------------------------------
+
+
+def test_findings_come_first_then_claims_studies_and_how_it_was_run(here: Path) -> None:
+    text = written(here)
+    heads = re.findall(r"^## (.+)$", text, flags=re.MULTILINE)
+    assert heads == ["Findings", "Which of the paper's claims hold here", "The studies", "How it was run"]
     flat = " ".join(text.split())
-    assert get_scale("small").says in flat and get_scale("small").faster().says in flat
+    ours = sum(claim.ours for some in CLAIMS.values() for claim in some)
+    theirs = sum(map(len, CLAIMS.values())) - ours
+    assert f"Of the paper's {theirs} claims, " in flat and f"Of the {ours} that we add, " in flat
+    assert "**The adapter gains nothing** that could be told from chance in any setting" in flat
+    assert "where the paper has +2.97 to +17.50" in flat
+    assert "| cifar100-inc5 | 51.00 | 51.00 (Learnable Cls.) | 51.00 | 51.00 | 51.00 | 51.00 |" in text
+    assert "Tasks of pacs-domains bring no new classes; it is in no count." in flat
+
+
+def test_where_the_adapter_helps_the_findings_do_not_say_otherwise(here: Path) -> None:
+    rows = everything(["cifar100-inc5"])["main-table"]
+    for row in rows:
+        row["all_classes"] = 40.0 if row["line"] == "Learnable Cls., FO" else 50.0
+    folder = here / results_page.RESULTS
+    (folder / "inc10-table.json").unlink()
+    write(folder, "main-table", rows, fast=True)
+    assert "gains nothing**" not in written(here)
+
+
+def test_every_claim_is_in_a_table_with_its_verdict_and_the_rule_is_there(here: Path) -> None:
+    text = written(here)
+    flat = " ".join(text.split())
+    assert all(rule in flat for rule in RULE)
+    for claim in (claim for some in CLAIMS.values() for claim in some):
+        assert text.count(f"| {claim.text} ") == 1
+    assert "main-table and inc10-table were run with `--fast`" in flat
+    assert "in part one seed |" in text and "Where a verdict rests on one seed, it says so." in text
+    longest = max(len(line.split(" | ")[2].split()) for line in text.splitlines() if line.startswith("| On "))
+    assert longest < 40  # what a verdict rests on is folded below
+
+
+def test_the_studies_have_their_tables_and_what_they_lack(here: Path) -> None:
+    text = written(here)
+    assert "| SimpleCIL | 60.00 ± 0.00 \\[87.57] | 51.00 ± 1.41 \\[81.26] |" in text
+    assert f"No numbers on pacs-domains for EASE, FO; EASE, ZO. {REFUSED}" in text
+    assert "In tables and figures ± is a standard deviation over seeds." in " ".join(text.split())
+    assert "| Norms are left out. | +30.00 | +30.00 |" in text and "(FO: +3e+10" not in text
+
+
+def test_how_it_was_run_comes_last_with_the_commands(here: Path) -> None:
+    text = written(here)
+    flat = " ".join(text.split())
+    assert get_scale("small").faster().says in flat
+    assert "Scale small (runtime, flops): the same, without `--fast`." in flat
     assert "NVIDIA H200, Python 3.12.3, torch 2.11.0, timm 1.0.29." in flat
     assert "sha256 bbbbbbbbbbbb…" in flat and "Seeds 1993 and 1994 (main-table)," in flat
     assert "files: cifar100 dddddddddddd…." in flat and "- The last third of the images.\n" in text
     assert 'CHANGES="backbone.name=b.safetensors"\n' in text
     command = "zofc reproduce main-table --scale small --dataset cifar100 --dataset pacs --fast --seeds 2 $CHANGES\n"
     assert command in text and "zofc reproduce runtime --scale small --dataset cifar100 $CHANGES\n" in text
-    assert "imagenet-r-inc5, imagenet-r-inc10 and domainnet-inc69 were not run" in flat
-
-    for claim in (claim for some in CLAIMS.values() for claim in some):
-        assert f"| {claim.text} | {claim.where} | " in text
-    assert "main-table and inc10-table were run with `--fast`" in flat
-    assert "| SimpleCIL | 60.00 ± 0.00 \\[87.57] | 51.00 ± 1.41 \\[81.26] |" in text
-    assert f"No numbers on pacs-domains for EASE, FO; EASE, ZO. {REFUSED}" in text
-    assert text.count("## What could not be tested here") == 1 and "`query-ablation`" in text
+    assert "Of the paper's settings: imagenet-r-inc5, imagenet-r-inc10 and domainnet-inc69." in flat
+    assert "`query-ablation`" in text.rpartition("### What was not run")[2]
     assert max(len(line) for line in text.splitlines() if not line.startswith(("|", "!", "zofc"))) <= 120
 
 
-def test_a_check_writes_nothing_and_says_whether_the_page_differs(
+def test_a_setting_whose_test_images_are_not_known_is_told_without_them(here: Path) -> None:
+    row = {**trained("ZO-FC", "pacs-pooled", all_classes=10 * 2**0.5), "tested": None}
+    write(here / results_page.RESULTS, "main-table", [row], fast=True)
+    flat = " ".join(written(here).split())
+    assert (
+        "cifar100-inc10, 100000000 test images; pacs-pooled (7 classes in all styles, three and then two a task)."
+        in flat
+    )
+
+
+# -- training beside the paper's -------------------------------------------------------------------------------------
+
+
+def test_steps_of_a_task_are_counted_from_the_recipes(here: Path) -> None:
+    # 96 images of each of five classes in batches of 48, where CIFAR-100 has 500
+    assert re.search(r"\| ZO-FC \| head 3, peft 5 \| 50 \| head 10, peft 20 \| 1060 \| \S+", written(here))
+
+
+def test_a_best_learning_rate_at_the_end_of_the_search_is_told(tmp_path: Path) -> None:
+    found = {("l2p", "FO"): (50, 60, 40), ("l2p", "ZO"): (1, 2, 3), ("adapter", "hybrid"): (9, 8, 7)}
+    rows = [
+        {"method": method, "placement": placement, "factor": factor, "all_classes": value}
+        for (method, placement), values in found.items()
+        for factor, value in zip((1.0, 10.0, 100.0), values, strict=True)
+    ]
+    rows += [{**rows[1], "module": module, "all_classes": 60 + module} for module in (3.0, 30.0)]  # of l2p, FO
+    path = tmp_path / "rates.json"
+    assert training.searched(path) == {}
+    path.write_text(json.dumps({"rows": rows}))
+    ends = {"l2p-fo": "module largest tried", "l2p-zo": "largest tried", "zofc": "smallest tried"}
+    assert training.searched(path) == ends
+
+
+# -- what is read ----------------------------------------------------------------------------------------------------
+
+
+def test_the_number_of_test_images_is_what_all_accuracies_are_shares_of() -> None:
+    shares = [trained("one", all_classes=100 * 127 / 350), trained("one", all_classes=100 * 111 / 350)]
+    assert files.test_images(shares) == {"cifar100-inc5": 350}
+    assert files.test_images([{"setting": "cifar100-inc5", "failed": REFUSED}]) == {}
+    assert files.test_images([trained("one", all_classes=10 * 2**0.5), *shares]) == {}  # a share of no test set
+
+
+def test_a_row_that_has_the_number_of_its_test_images_keeps_it(here: Path) -> None:
+    folder = here / results_page.RESULTS
+    bare = trained("ZO-FC", "pacs-pooled", all_classes=100 * 127 / 350)
+    del bare["tested"]
+    write(folder, "main-table", [trained("ZO-FC", tested=5000), bare], fast=True)
+    (result,) = [result for result in files.load(folder) if result.study.name == "main-table"]
+    assert [row["tested"] for row in result.rows] == [5000, 350]
+
+
+def test_a_result_file_says_itself_whether_it_is_fast(here: Path) -> None:
+    folder = here / results_page.RESULTS
+    write(folder, "main-table", [trained("ZO-FC")], fast=True)
+    assert [result.scale.fast for result in files.load(folder) if result.study.name == "main-table"] == [True]
+    told = json.loads((folder / "main-table.json").read_text())
+    (folder / "main-table.json").write_text(json.dumps({**told, "says": "in other words", "fast": True}))
+    assert [result.scale.fast for result in files.load(folder) if result.study.name == "main-table"] == [True]
+    (folder / "main-table.json").write_text(json.dumps({**told, "fast": False}))
+    assert [result.scale.fast for result in files.load(folder) if result.study.name == "main-table"] == [False]
+
+
+# -- writing and checking --------------------------------------------------------------------------------------------
+
+
+def checked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
+    """The status and words of a check."""
+    capsys.readouterr()
+    with monkeypatch.context() as patched, pytest.raises(SystemExit) as ended:
+        patched.setattr(sys, "argv", ["results_page.py", "--check"])
+        results_page.main()
+    return ended.value.code, capsys.readouterr().out
+
+
+def test_a_check_writes_nothing_and_ends_with_status_1_if_page_or_figures_differ(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results_page.main()
-    monkeypatch.setattr(sys, "argv", ["results_page.py", "--check"])
-    capsys.readouterr()
-    results_page.main()
-    assert capsys.readouterr().out == "docs/RESULTS.md is as the results are\n"
+    assert "docs/RESULTS.md written" in capsys.readouterr().out
+    assert checked(monkeypatch, capsys) == (0, "docs/RESULTS.md is as the results are\n")
     page = here / results_page.PAGE
     page.write_text(page.read_text("utf-8") + "by hand\n", "utf-8")
-    results_page.main()
-    assert capsys.readouterr().out == "docs/RESULTS.md differs from the results\n"
+    assert checked(monkeypatch, capsys) == (1, "docs/RESULTS.md differs from the results\n")
     assert page.read_text("utf-8").endswith("by hand\n")
+
+    results_page.main()
+    picture = here / results_page.FIGURES / "tradeoff-cifar100-inc5.png"
+    other = here / results_page.FIGURES / "flatness-curves-cifar100-inc5-peft.png"
+    picture.write_bytes(other.read_bytes())
+    assert checked(monkeypatch, capsys) == (1, "docs/figures/tradeoff-cifar100-inc5.png differs from the results\n")
+    picture.unlink()
+    assert checked(monkeypatch, capsys)[0] == 1
 
 
 def test_figures_are_the_same_each_time_and_those_of_no_study_go(here: Path) -> None:
@@ -315,7 +238,5 @@ def test_without_results_nothing_is_written(here: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.skipif(not any((ROOT / results_page.RESULTS).glob("*.json")), reason="no results at small scale")
 def test_the_page_is_what_the_result_files_give() -> None:
-    results = results_page.load(ROOT / results_page.RESULTS)
-    assert (ROOT / results_page.PAGE).read_text("utf-8") == results_page.page(results)
-    pictures = {name for result in results for name, _ in results_page.drawn(result)}
-    assert {path.name for path in (ROOT / results_page.FIGURES).iterdir()} == pictures
+    results = files.load(ROOT / results_page.RESULTS)
+    assert results_page.differing(results_page.page(results), results_page.pictures(results)) == []

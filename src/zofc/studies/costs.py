@@ -129,18 +129,28 @@ def operation_notes(study: Study, rows: Rows) -> list[str]:
     ]
     found += dict.fromkeys(f"A batch has {row['cost']['batch_size']} images; the paper's has 48." for row in good)
     found += dict.fromkeys(_sentence(said) for row in good for said in row["cost"]["conventions"])
-    reasons: dict[str, dict[str, int]] = {}
+    return found + difference_notes(study, rows)
+
+
+def differences(study: Study, rows: Rows) -> dict[str, dict[str, int]]:
+    """The formula less what was executed, in multiply–adds: by reason, then by line; those of a line add up."""
+    found: dict[str, dict[str, int]] = {}
     for line in study.lines:
-        row = next((row for row in good if row["line"] == line.title), None)
+        row = next((row for row in rows if row["line"] == line.title and "failed" not in row), None)
         phase = None if row is None else phase_of(line, row)
         for part in [] if phase is None else phase["differences"]:
-            reasons.setdefault(part["why"], {})[line.title] = part["multiply_adds"]
-    if reasons:
-        found.append("The formula less what was executed, by reason; for each line the terms add up to the difference:")
+            found.setdefault(_sentence(part["why"]), {})[line.title] = part["multiply_adds"]
+    return found
+
+
+def difference_notes(study: Study, rows: Rows) -> list[str]:
+    """The same in words."""
+    reasons = differences(study, rows)
+    found = ["The formula less what was executed, by reason; for each line the terms add up to the difference:"]
     for why, sizes in reasons.items():
         terms = "; ".join(f"{title}: {_signed(size)}" for title, size in sizes.items())
-        found.append(_sentence(f"{why} ({terms})"))
-    return found
+        found.append(f"{why.removesuffix('.')} ({terms}).")
+    return found if reasons else []
 
 
 def _signed(size: int) -> str:

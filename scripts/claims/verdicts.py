@@ -1,0 +1,251 @@
+"""From comparisons to a verdict on a claim: how many bear it out, in a word, in short, and in full."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cache
+
+from claims.comparisons import ERRORS, Comparison, Evidence, Question, number
+from claims.measures import PRECISION
+from zofc.studies.catalogue import STUDIES
+from zofc.studies.settings import SETTINGS
+
+MOST, FEW = 0.75, 3  # a share that is most; comparisons that are written out one by one
+HOW = " (for/against/too close)"
+HOLDS, MOSTLY, MIXED, MOSTLY_NOT, NOT = (
+    "holds", "mostly holds", "mixed", "mostly does not hold", "does not hold",
+)  # fmt: skip
+TOO_CLOSE, IDLE, UNMEASURED, UNTESTABLE = (
+    "too close to tell", "cannot be told", "not measured", "cannot be tested here",
+)  # fmt: skip
+MARGIN, NO_NUMBERS = "set the margin", ""  # what the paper's own numbers are where they cannot be judged
+WORDS = (HOLDS, MOSTLY, MIXED, MOSTLY_NOT, NOT, TOO_CLOSE, IDLE, UNMEASURED, UNTESTABLE)
+LEGEND = (
+    "A comparison is of two lines in one setting. It speaks for a claim, against it, or is too close to tell from "
+    "chance.",
+    f"*{HOLDS}*: all speak for it. *{MOSTLY}*: three quarters or more of those that tell. *{MOSTLY_NOT}*: a quarter or "
+    f"fewer. *{MIXED}*: between the two. *{NOT}*: all speak against it. *{TOO_CLOSE}*: more than half are too close. "
+    f"*{IDLE}*: it is about the steps of an adapter that gains nothing here.",
+)
+RULE = (
+    "**Comparisons.** Two lines are compared in one setting with the same seeds: the line that a claim is about less "
+    "the other, or with × the one in units of the other. Lines that are missing or failed are in none. Streams whose "
+    "tasks bring no new classes are told apart, not counted.",
+    f"**Several seeds.** A difference counts if its mean is more than {ERRORS:g} standard errors over seeds. Of "
+    "differences that are chance alone, three in ten pass this with two seeds, one in five with three.",
+    f"**One seed.** A difference of accuracies or of forgetting counts if it is more than {ERRORS:g} binomial standard "
+    "errors, from the accuracies and the number of test images, as if the two lines had been tested on different "
+    "images. Of Φ the sign alone decides. What does not count is *too close*.",
+    f"**Cost.** A measured time or memory is taken to be right to {100 * PRECISION:g} %, so ratios count beyond "
+    f"{100 * ERRORS * PRECISION * 2**0.5:.0f} %. Operations are counted, and exact.",
+    "**Close.** Where a claim says that something is close, it names a margin: a mean within it speaks for the claim, "
+    "one that is outside by what counts as a difference speaks against it.",
+    f"**The adapter.** A claim about what the adapter's steps change, or leave as it is, says nothing where they "
+    "change nothing. So its comparisons are not counted in settings where a first-order adapter is not shown to "
+    f"improve on the classifier alone; if none is left, the claim *{IDLE}*.",
+    "**The paper's own numbers** are counted in the same way; they are of one seed, and there the sign decides.",
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a claim: in a word, in short, in the paper's own numbers, and all that it rests on."""
+
+    word: str
+    here: str = ""
+    paper: str = ""
+    details: str = ""
+    seeds: str = ""  # "one seed", "in part one seed" or nothing
+
+
+Judge = Callable[[Evidence], Verdict]
+
+
+def judged(
+    *questions: Question, on: str = "*", otherwise: str = "", own: str | None = None, rests: Question | None = None
+) -> Judge:
+    """A claim that every comparison should bear out: `on` the settings of this pattern; `otherwise` says why it cannot
+    be tested where there are none. The paper's `own` numbers are judged too, unless this says what they are instead. It
+    can be told only where what it `rests` on holds."""
+
+    def judge(evidence: Evidence) -> Verdict:
+        found = asked(questions, evidence, on)
+        idle = {one.setting for one in rests(evidence) if one.side < 1} if rests else set()
+        all_counted = [one for one in found if class_incremental(one.setting)]
+        counted = [one for one in all_counted if one.setting not in idle]
+        without = list(dict.fromkeys(one.setting for one in all_counted if one.setting in idle))
+        word = band(counted) if counted else IDLE if without else UNTESTABLE if otherwise else UNMEASURED
+        paper = share(asked(questions, printed(), on)) if own is None else own
+        here = [*_short(counted), *_gained_nothing(without, counted)] or [otherwise] * bool(otherwise)
+        return Verdict(word, "; ".join(here), paper, _in_full(found, without), _seeds(counted))
+
+    return judge
+
+
+def cannot(why: str) -> Judge:
+    return lambda evidence: Verdict(UNTESTABLE, why)
+
+
+def band(found: Sequence[Comparison]) -> str:
+    """A word for comparisons, of which there must be one."""
+    sides = [one.side for one in found]
+    told = [side for side in sides if side]
+    if 2 * len(told) < len(sides) or not told:
+        return TOO_CLOSE
+    if 0 not in sides and len(set(sides)) == 1:
+        return HOLDS if sides[0] > 0 else NOT
+    part = told.count(1) / len(told)
+    return MOSTLY if part >= MOST else MOSTLY_NOT if part <= 1 - MOST else MIXED
+
+
+def class_incremental(setting: str) -> bool:
+    """Whether tasks bring new classes, as all of the paper's do."""
+    return "data.by=domain" not in SETTINGS[setting].changes
+
+
+@cache
+def printed() -> Evidence:
+    """The paper's tables as rows."""
+    return {
+        study.name: [
+            {"line": line.title, "setting": setting, "seed": 0, "printed": values}
+            for line in study.lines
+            for setting in study.settings
+            if (values := study.printed(line, setting))
+        ]
+        for study in STUDIES.values()
+    }
+
+
+def in_the_paper(question: Question, on: str = "*") -> list[float]:
+    """What a question gives for the paper's own numbers."""
+    return [one.value for one in asked([question], printed(), on)]
+
+
+def asked(questions: Sequence[Question], evidence: Evidence, on: str) -> list[Comparison]:
+    return [one for question in questions for one in question(evidence) if fnmatch(one.setting, on)]
+
+
+# -- in short --------------------------------------------------------------------------------------------------------
+
+
+def share(found: Sequence[Comparison]) -> str:
+    return f"{sum(one.side > 0 for one in found)} of {len(found)}" if found else ""
+
+
+def tally(found: Sequence[Comparison]) -> str:
+    """How many comparisons bear a claim out; where some are too close, how many speak against it too."""
+    bear, against, close = (sum(one.side == side for one in found) for side in (1, -1, 0))
+    return f"{bear} for, {against} against, {close} too close" if close else share(found)
+
+
+def _short(found: Sequence[Comparison]) -> list[str]:
+    """How many comparisons bear a claim out, and the middle of their values; of few, the values."""
+    if not found:
+        return []
+    words = [tally(found)] if len(found) > 1 else []
+    units = {(one.measure, one.unit) for one in found}
+    if len(units) > 1 or not found[0].unit:
+        return words or [found[0].told]
+    first, unit = found[0], "" if found[0].unit == "×" else f" {found[0].unit}"
+    if len(found) <= FEW:
+        return [*words, ", ".join(number(one.value, first.measure, first.unit) for one in found) + unit]
+    middle = statistics.median(one.value for one in found)
+    return [*words, f"median {number(middle, first.measure, first.unit)}{unit}", *_against(found)]
+
+
+def _against(found: Sequence[Comparison]) -> list[str]:
+    """The one or two lines that speak against a claim, if others do not."""
+    names = dict.fromkeys(_name(one.lines, found) for one in found if one.side < 0)
+    others = {_name(one.lines, found) for one in found} - set(names)
+    short = 0 < len(names) <= 2 and " beside " not in "".join(names)
+    return [f"against it {' and '.join(names)}"] if others and short else []
+
+
+def _gained_nothing(without: Sequence[str], counted: Sequence[Comparison]) -> list[str]:
+    if not without:
+        return []
+    return ["the adapter gains nothing " + (f"on {', '.join(without)}: not counted" if counted else "here")]
+
+
+def _seeds(found: Sequence[Comparison]) -> str:
+    alone = [one.seeds == 1 for one in found if not one.measure.exact]
+    return ("one seed" if all(alone) else "in part one seed") if any(alone) else ""
+
+
+# -- in full ---------------------------------------------------------------------------------------------------------
+
+
+def _in_full(found: Sequence[Comparison], without: Sequence[str]) -> str:
+    counted = [one for one in found if class_incremental(one.setting)]
+    apart = [one for one in found if not class_incremental(one.setting)]
+    words = _numbers(counted)
+    if without:
+        words.append(f"The adapter gains nothing on {', '.join(without)}.")
+    for setting in dict.fromkeys(one.setting for one in apart):
+        mine = [one for one in apart if one.setting == setting]
+        words.append(f"Not counted, since tasks bring no new classes: {setting} {_score(mine)}{_span(mine)}.")
+    return " ".join(words)
+
+
+def _numbers(found: Sequence[Comparison]) -> list[str]:
+    """By measure: each number where they are few, else their ranges; and which speak against the claim."""
+    words = []
+    for measure in dict.fromkeys(one.measure for one in found):
+        mine = [one for one in found if one.measure == measure]
+        alike, few = len({one.lines for one in mine}) == 1, len(found) <= FEW
+        parts = [f"{one.setting} {one.shown}" for one in mine] if few else _by_setting(mine, alike)
+        how = HOW * (len(mine) > len(parts))
+        if alike and not few and len(mine[0].lines) > 1:
+            how = f" ({' beside '.join(mine[0].lines)})"
+        words.append(f"{measure.words[0].upper()}{measure.words[1:]}{how}: {'; '.join(parts)}.")
+        for side, begins in ((-1, "Against the claim"), (0, "Too close")):
+            some = [one for one in mine if one.side == side]
+            if some and len(some) < len(mine):
+                named = ", ".join(one.setting for one in some) if alike else _named(some, mine)
+                words.append(f"{begins}: {named}.")
+    return words
+
+
+def _by_setting(found: Sequence[Comparison], alike: bool) -> list[str]:
+    parts = []
+    for setting in dict.fromkeys(one.setting for one in found):
+        mine = [one for one in found if one.setting == setting]
+        only = mine[0].told if alike else mine[0].shown
+        parts.append(f"{setting} {_score(mine)}{_span(mine)}" if len(mine) > 1 else f"{setting} {only}")
+    return parts
+
+
+def _score(found: Sequence[Comparison]) -> str:
+    return "/".join(str(sum(one.side == side for one in found)) for side in (1, -1, 0))
+
+
+def _span(found: Sequence[Comparison]) -> str:
+    """Their values, from the lowest to the highest."""
+    ordered = sorted(found, key=lambda one: one.value)
+    ends = dict.fromkeys(number(one.value, one.measure, one.unit) for one in (ordered[0], ordered[-1]))
+    return f" ({' to '.join(ends)})" if ordered[0].unit else ""
+
+
+def _named(some: Sequence[Comparison], among: Sequence[Comparison]) -> str:
+    """Comparisons by their lines, each with in how many of its settings."""
+    parts = []
+    for lines in dict.fromkeys(one.lines for one in some):
+        mine, all_ = ([one for one in group if one.lines == lines] for group in (some, among))
+        parts.append(f"{_name(lines, among)} in {len(mine)} of {len(all_)}{_span(mine)}")
+    return "; ".join(parts)
+
+
+def _name(lines: tuple[str, ...], among: Sequence[Comparison]) -> str:
+    """Of two lines, what sets them apart from the others: one of them, or their method."""
+    pairs = {one.lines for one in among}
+    if len(lines) != 2:
+        return ", ".join(lines)
+    for place in (0, 1):
+        if len({pair[place] for pair in pairs}) == 1:
+            return lines[1 - place]
+    methods = {line.removesuffix(", FO").removesuffix(", ZO") for line in lines}
+    return methods.pop() if len(methods) == 1 else " beside ".join(lines)

@@ -1,0 +1,95 @@
+"""The result files: what each holds, and the number of test images that its accuracies are shares of."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from claims.comparisons import Evidence, Row
+
+from zofc.studies import figures, reproduce
+from zofc.studies.catalogue import STUDIES, Study, get_study
+from zofc.studies.scale import Scale, get_scale
+from zofc.studies.settings import SETTINGS
+
+MOST_IMAGES = 100_000  # of a test set
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result file."""
+
+    study: Study
+    scale: Scale
+    changes: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @cached_property
+    def settings(self) -> list[str]:
+        return [name for name in self.study.settings if any(row["setting"] == name for row in self.rows)]
+
+    @cached_property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(sorted({row["seed"] for row in self.rows}))
+
+    @cached_property
+    def good(self) -> list[Row]:
+        return [row for row in self.rows if "failed" not in row]
+
+    @property
+    def command(self) -> str:
+        """What makes this file again, but for the changes."""
+        datasets = dict.fromkeys(SETTINGS[name].dataset for name in self.settings)
+        words = ["zofc reproduce", self.study.name, "--scale", self.scale.name]
+        words += [f"--dataset {name}" for name in datasets]
+        words += ["--fast"] * self.scale.fast + [f"--seeds {len(self.seeds)}"] * (len(self.seeds) > 1)
+        return " ".join(words)
+
+
+def load(folder: Path) -> list[Result]:
+    """The result files of a folder, in the order of the catalogue."""
+    files = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))]
+    tested = test_images([row for told in files for row in told["rows"]])
+    found = {}
+    for told in files:
+        rows = tuple({"tested": tested.get(row["setting"]), **row} for row in told["rows"])
+        found[told["study"]] = Result(get_study(told["study"]), _scale(told), tuple(told["changes"]), rows)
+    return [found[name] for name in STUDIES if name in found]
+
+
+def _scale(told: dict[str, Any]) -> Scale:
+    """Of a file that does not say whether it is fast, its sentence does."""
+    scale = get_scale(told["scale"])
+    return replace(scale, says=told["says"], fast=told.get("fast", told["says"] == scale.faster().says))
+
+
+def test_images(rows: Sequence[Row]) -> dict[str, int]:
+    """How many test images a setting has. Accuracies are whole numbers of images, so it is the least number that all
+    of a setting can be shares of; a setting for which that is no test set's is left out."""
+    found: dict[str, int] = {}
+    for row in rows:
+        if row.get("all_classes") is not None and "failed" not in row:
+            share = Fraction(row["all_classes"] / 100).limit_denominator(MOST_IMAGES)
+            found[row["setting"]] = math.lcm(found.get(row["setting"], 1), share.denominator)
+    return {setting: images for setting, images in found.items() if images <= MOST_IMAGES}
+
+
+def evidence_of(results: Sequence[Result]) -> Evidence:
+    return {result.study.name: result.rows for result in results}
+
+
+def settings_of(results: Sequence[Result]) -> list[str]:
+    return [name for name in SETTINGS if any(name in result.settings for result in results)]
+
+
+def drawn(result: Result) -> Iterator[tuple[str, figures.Drawing]]:
+    """A study's figures with the names of their files."""
+    rows = [dict(row) for row in result.rows]
+    for name, drawing in reproduce.drawings(result.study, result.scale, rows, result.settings):
+        yield f"{result.study.name}-{name}.png", drawing

@@ -1,0 +1,184 @@
+"""What a reader should know first: how many claims hold, which method is the best, and how ZO-FC stands."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from claims import CLAIMS, Claim
+from claims.comparisons import Evidence, Question, Runs, more, number, pair
+from claims.hybrid import behind_best, behind_twin
+from claims.lines import ADAPTER, ADAPTER_HELPS, CLASSIFIER, METHODS, RIDGE, SIMPLE, TABLES, ZOFC, first
+from claims.measures import ACCURACY
+from claims.verdicts import (
+    HOLDS,
+    IDLE,
+    MIXED,
+    MOSTLY,
+    MOSTLY_NOT,
+    NOT,
+    TOO_CLOSE,
+    UNMEASURED,
+    WORDS,
+    Verdict,
+    class_incremental,
+    in_the_paper,
+)
+
+from page.files import Result
+from page.training import SHOWN, steps_a_task
+from page.words import bullets, listed, prose, table
+from zofc.recipe import PAPER_BACKBONE
+from zofc.studies.catalogue import MAIN_LINES
+
+Verdicts = Mapping[str, Verdict]  # by the text of a claim
+LINES = (*(line.title for line in MAIN_LINES), RIDGE)
+SHORT = {RIDGE: "ridge regression"}
+SEVERAL = {  # a verdict, said of several claims
+    HOLDS: "hold", MOSTLY: "mostly hold", MIXED: "are mixed", MOSTLY_NOT: "mostly do not hold", NOT: "do not hold",
+    TOO_CLOSE: "are too close to tell", UNMEASURED: "were not measured",
+}  # fmt: skip
+SINGLE = {MIXED: "is mixed", TOO_CLOSE: "is too close to tell", UNMEASURED: "was not measured"}
+
+
+def findings(results: Sequence[Result], evidence: Evidence, verdicts: Verdicts) -> str:
+    said = [_what_this_is(results), _tally(verdicts), *_adapter(evidence, verdicts), *_accuracy(evidence)]
+    return "\n\n".join(["## Findings", bullets([*said, *_core(verdicts)]), *_beside(evidence)])
+
+
+def _what_this_is(results: Sequence[Result]) -> str:
+    fewest, most = (pick(len(result.seeds) for result in results) for pick in (min, max))
+    how_many = "one seed" if most == 1 else f"{fewest} to {most} seeds" if fewest < most else f"{most} seeds"
+    steps = steps_a_task(ZOFC.line, results)
+    fewer = f"steps ({steps[0]} a task of {SHOWN} for ZO-FC, where the paper has {steps[1]})" if steps else "steps"
+    return (
+        f"This is no repetition of the paper's numbers: a smaller backbone than its {PAPER_BACKBONE}, fewer images, "
+        f"fewer {fewer}, and {how_many}. What can be compared is how lines stand to each other."
+    )
+
+
+def _tally(verdicts: Verdicts) -> str:
+    """The paper's claims by verdict, then ours."""
+    found = [f"Of the paper's {len(_claims(False))} claims, {_counts(_claims(False), verdicts)}."]
+    if _claims(True):
+        found.append(f"Of the {len(_claims(True))} that we add, {_counts(_claims(True), verdicts)}.")
+    return " ".join(found)
+
+
+def _claims(ours: bool) -> list[Claim]:
+    return [claim for some in CLAIMS.values() for claim in some if claim.ours is ours]
+
+
+def _counts(claims: Sequence[Claim], verdicts: Verdicts) -> str:
+    counts = Counter(verdicts[claim.text].word for claim in claims)
+    said = {word: (SINGLE if counts[word] == 1 else SEVERAL).get(word, word) for word in WORDS}
+    return listed([f"{counts[word]} {said[word]}" for word in WORDS if counts[word]])
+
+
+# -- accuracy --------------------------------------------------------------------------------------------------------
+
+
+def mean(evidence: Evidence, line: str, setting: str) -> float | None:
+    """The accuracy of a line, mean over seeds."""
+    rows = Runs(line, TABLES).found(evidence)
+    found = [ACCURACY.of(row) for (where, _), row in rows.items() if where == setting]
+    known = [value for value in found if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def highest(evidence: Evidence, lines: Sequence[str], setting: str) -> tuple[str, float] | None:
+    known = [(line, value) for line in lines if (value := mean(evidence, line, setting)) is not None]
+    return max(known, key=lambda one: one[1]) if known else None
+
+
+def _settings(evidence: Evidence) -> list[str]:
+    """Those in which ZO-FC was run."""
+    return list(dict.fromkeys(setting for setting, _ in ZOFC.found(evidence)))
+
+
+def _accuracy(evidence: Evidence) -> list[str]:
+    """Which line is the best, and how far ZO-FC is from what it should be measured by."""
+    where: dict[str, list[str]] = {}
+    for setting in filter(class_incremental, _settings(evidence)):
+        if best := highest(evidence, LINES, setting):
+            where.setdefault(SHORT.get(best[0], best[0]), []).append(setting)
+    named = "; ".join(f"{line} on {listed(some)}" for line, some in where.items())
+    parts = [f"{words} {told}" for words, question in BESIDE.items() if (told := _distance(question, evidence))]
+    if not named or not parts:
+        return []
+    return [f"**Accuracy.** The best of all are {named}. ZO-FC less each of these, in points: {'; '.join(parts)}."]
+
+
+BESIDE: Mapping[str, Question] = {
+    "the best first-order method": behind_best(0),
+    "its first-order twin": behind_twin(0),
+    "SimpleCIL, which trains nothing,": pair(ZOFC, SIMPLE, ACCURACY, more),
+    "ridge regression": pair(ZOFC, Runs(RIDGE, TABLES), ACCURACY, more),
+}
+
+
+def _distance(question: Question, evidence: Evidence) -> str:
+    """From the lowest to the highest, here and in the paper."""
+    values = [one.value for one in question(evidence) if class_incremental(one.setting)]
+    theirs = in_the_paper(question)
+    return _range(values) + (f" (in the paper {_range(theirs)})" if theirs else "") if values else ""
+
+
+def _beside(evidence: Evidence) -> list[str]:
+    """ZO-FC and what it should be measured by, in every setting."""
+    heads = ("accuracy on all classes at the end, %", "ZO-FC", "best first-order method", "first-order twin",
+             "classifier alone", "SimpleCIL", "ridge regression")  # fmt: skip
+    rows = []
+    for setting in _settings(evidence):
+        best = highest(evidence, [first(name).line for name in METHODS], setting)
+        lines = [mean(evidence, line, setting) for line in (ADAPTER.line, CLASSIFIER.line, SIMPLE.line, RIDGE)]
+        cells = [f"{value:.2f}" if value is not None else "—" for value in (mean(evidence, ZOFC.line, setting), *lines)]
+        shown = f"{best[1]:.2f} ({best[0].removesuffix(', FO')})" if best else "—"
+        rows.append((setting, cells[0], shown, *cells[1:]))
+    after = "Mean over seeds. The twin trains adapter and classifier by first order. Ridge regression on the frozen "
+    after += "features is not in the paper."
+    if apart := [name for name in _settings(evidence) if not class_incremental(name)]:
+        after += f" Tasks of {listed(apart)} bring no new classes; it is in no count."
+    return [table(heads, rows), prose(after)] if rows else []
+
+
+# -- the adapter, and the core of the paper --------------------------------------------------------------------------
+
+
+def _adapter(evidence: Evidence, verdicts: Verdicts) -> list[str]:
+    found = [one for one in ADAPTER_HELPS(evidence) if class_incremental(one.setting)]
+    idle = [one for one in found if one.side < 1]
+    if not idle:
+        return []
+    mute = sum(verdict.word == IDLE for verdict in verdicts.values())
+    where = "in any setting" if len(idle) == len(found) else f"on {listed([one.setting for one in idle])}"
+    so = f" So {mute} claims about what its steps change, or do not, {IDLE}." * bool(mute)
+    return [
+        f"**The adapter gains nothing** that could be told from chance {where}, not even by first order: "
+        f"{_range([one.value for one in idle])} points beside the classifier alone, where the paper has "
+        f"{_range(in_the_paper(ADAPTER_HELPS))}.{so}"
+    ]
+
+
+def _range(values: Sequence[float]) -> str:
+    ends = dict.fromkeys(number(value, ACCURACY, ACCURACY.unit) for value in (min(values), max(values)))
+    return " to ".join(ends)
+
+
+def _core(verdicts: Verdicts) -> list[str]:
+    """What came of the claims that the paper is about, as comparisons for and against each."""
+
+    def told(begins: str) -> str:
+        (found,) = [verdict for text, verdict in verdicts.items() if text.startswith(begins)]
+        return f"*{found.word}* ({found.here})"
+
+    return [
+        f"**Forgetting.** Methods forget less under zeroth order: {told('A method forgets less')}. As a share of what "
+        f"they had learned: {told('The same as a share')}. ZO-FC forgets less than first-order methods with a module: "
+        f"{told('It forgets less than every')}.",
+        f"**Learning.** Methods learn less under zeroth order: {told('It learns new tasks')}. ZO-FC is more accurate "
+        f"than any of them: {told('It is more accurate than every')}.",
+        f"**Memory.** ZO-FC needs up to six times less: {told('ZO-FC needs up to')}. Its first-order classifier "
+        f"costs hardly any: {told('The first-order classifier costs')}.",
+    ]
