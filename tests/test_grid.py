@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from zofc.data.source import SOURCES, Source, SourceOptions, open_source
 from zofc.errors import RunError
 from zofc.recipe import Recipe, dump_recipe
 from zofc.studies import work
-from zofc.studies.grid import Cell, collect, run_grid
+from zofc.studies.grid import Cell, collect, run_cell, run_grid
 from zofc.studies.pool import Killed, in_processes
 from zofc.studies.work import KEPT, MeasureCost
 from zofc.training.checkpoint import load_checkpoint
@@ -91,6 +92,26 @@ def test_how_many_threads_a_run_has_is_no_part_of_its_name(tiny_recipe: Make, tm
     ((_, row),) = run_grid([Cell({"n": 1}, tiny_recipe("zofc/base", "training.threads=1"))], tmp_path)
     ((_, same),) = run_grid([Cell({"n": 1}, tiny_recipe("zofc/base"))], tmp_path)
     assert row["run"] == same["run"]
+
+
+def test_a_run_that_another_process_is_still_saving_is_waited_for(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cell,) = cells(tiny_recipe, 1)
+    folder = RunFolder.create(tmp_path / cell.name(tmp_path), cell.recipe)
+    monkeypatch.setattr(work, "SAVING", 0.1)
+    with folder.locked():
+        assert "another process" in run_cell(cell, tmp_path)["failed"]
+    monkeypatch.setattr(work, "SAVING", 20.0)
+    taken = Event()
+
+    def save() -> None:
+        with folder.locked():
+            taken.set()
+            time.sleep(0.5)
+
+    Thread(target=save).start()
+    assert taken.wait(10) and run_cell(cell, tmp_path)["all_classes"] >= 0
 
 
 GRID = """
