@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from zofc import paper
+from zofc import __version__, paper
 from zofc.analysis.cost import cost
 from zofc.cli import app
 from zofc.errors import RecipeError
 from zofc.recipe import Recipe, load_recipe, recipe_names
 from zofc.report.tables import Grid
-from zofc.studies import figures, reproduce, tables, work
+from zofc.studies import figures, forms, reproduce, tables, work
 from zofc.studies.catalogue import STUDIES, Study, changed, get_study
 from zofc.studies.scale import SCALES, SMALL_RATES, get_scale
 from zofc.studies.settings import OURS, PAPERS, SETTINGS
@@ -204,11 +204,11 @@ def test_a_study_that_was_stopped_gives_the_same_table_and_shared_runs_are_run_o
     assert again == tables_of
     for name in ("placement-ablation", "augmentation-ablation"):
         for form in ("md", "csv", "tex"):
-            first, second = (tmp_path / place / name / f"table.{form}" for place in ("out", "later"))
+            first, second = (tmp_path / place / "tiny" / name / f"table.{form}" for place in ("out", "later"))
             assert first.read_bytes() == second.read_bytes()
-    rows = json.loads((tmp_path / "out" / "placement-ablation" / "rows.json").read_text())
+    rows = json.loads((tmp_path / "out" / "tiny" / "placement-ablation" / "rows.json").read_text())
     assert rows["scale"] == "tiny" and "glyphs" in rows["says"] and len(rows["rows"]) == 2
-    assert "[88.39]" in (tmp_path / "out" / "placement-ablation" / "table.md").read_text()
+    assert "[88.39]" in (tmp_path / "out" / "tiny" / "placement-ablation" / "table.md").read_text()
 
 
 def test_what_a_method_cannot_learn_is_left_out_and_said_below_the_table() -> None:
@@ -234,20 +234,88 @@ def test_finished_runs_of_another_machine_are_only_read(tiny_recipe: Callable[..
     assert work.TRAIN.do(elsewhere, tmp_path) == row
 
 
-def test_a_failed_cell_is_a_warning_below_the_table() -> None:
+def result(line: str, seed: int, **changes: Any) -> dict[str, Any]:
+    """A row of a trained cell."""
+    found = {"line": line, "setting": "cifar100-inc5", "seed": seed, "average_incremental": 50.0, "all_classes": 40.0,
+             "forgetting": 5.0, "peak_memory": 2**30, "steps": 3}  # fmt: skip
+    return found | changes
+
+
+def failure(line: str, seed: int, why: str = "no {images}") -> dict[str, Any]:
+    return {"line": line, "setting": "cifar100-inc5", "seed": seed, "failed": why}
+
+
+def test_a_failed_cell_is_a_warning_in_every_form_and_says_over_how_many_seeds_it_is() -> None:
+    study, scale, columns = get_study("placement-ablation"), get_scale("tiny"), ["cifar100-inc5"]
+    rows = [result("ZO-FC", 1), result("ZO-FC", 2, all_classes=42.0), failure("ZO-FC", 3)]
+    rows.append(failure("FO adapter + ZO Cls.", 1))
+    grid = tables.table(study, scale, rows, columns)
+    said = "ZO-FC, cifar100-inc5, seed 3; FO adapter + ZO Cls., cifar100-inc5, seed 1 failed: no {images}"
+    assert grid.rows[0][2] == "41.00 ± 1.41 (2 of 3 seeds) [83.34]" and grid.warnings == (said,)
+    latex = forms.as_latex(grid, columns, tables.measures(study))
+    assert said in grid.markdown() and said.replace("{images}", r"\{images\}") in latex
+    assert r"41.00 $\pm$ 1.41 (2 of 3 seeds) [83.34]" in latex
+
+    lines = list(csv.DictReader(io.StringIO(forms.as_csv(study.name, scale, tables.numbers(study, rows, columns)))))
+    assert [line["metric"] for line in lines] == list(tables.SPELLED) * len(study.lines)
+    about = {"study": study.name, "scale": "tiny", "fast": "false", "line": "ZO-FC", "setting": "cifar100-inc5"}
+    numbers = {"metric": "all_classes", "mean": "41", "std": "1.414213562", "seeds": "2", "failed": "1"}
+    assert lines[1] == {**about, **numbers, "paper": "83.34"}
+    assert [lines[4][key] for key in ("mean", "std", "seeds", "failed")] == ["", "", "0", "1"]
+
+
+def test_a_latex_table_has_settings_over_short_heads_and_its_notes_below() -> None:
+    study, columns = get_study("query-ablation"), ["cifar100-inc5", "imagenet-r-inc5"]
+    grid = tables.table(study, get_scale("tiny"), [], columns, ["x=${a_b}^~\\"])
+    text = forms.as_latex(grid, columns, tables.measures(study))
+    assert text.startswith("% needs \\usepackage{booktabs}\n")
+    assert r"& \multicolumn{3}{c}{cifar100-inc5} & \multicolumn{3}{c}{imagenet-r-inc5} \\" in text
+    assert r"\cmidrule(lr){2-4}\cmidrule(lr){5-7}" in text and " & avg & last & fgt & avg & last & fgt" in text
+    assert r"\caption{ZO-FC with Q queries per step}" in text
+    above, below = text.split(r"\end{tabular}")
+    assert "Scale tiny" not in above and "Scale tiny" in below and r"avg: average over time \% (avg);" in below
+    assert r"x=\$\{a\_b\}\textasciicircum{}\textasciitilde{}\textbackslash{}" in below
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
+def test_what_a_table_says_by_itself_is_known_to_latex(study: Study) -> None:
+    grid = tables.table(study, get_scale("small").faster(), [], study.settings)
+    text = forms.as_latex(grid, study.settings, tables.measures(study))
+    assert text.isascii(), {letter for letter in text if not letter.isascii()}
+
+
+def test_one_seed_has_no_spread_and_says_nothing_of_one() -> None:
     study = get_study("placement-ablation")
-    good = {"line": "ZO-FC", "setting": "cifar100-inc5", "seed": 1, "average_incremental": 50.0, "all_classes": 40.0,
-            "forgetting": 5.0, "peak_memory": 1, "steps": 3}  # fmt: skip
-    bad = {"line": "FO adapter + ZO Cls.", "setting": "cifar100-inc5", "seed": 1, "failed": "no images"}
-    grid = tables.table(
-        study, get_scale("tiny"), [good, {**good, "seed": 2, "all_classes": 42.0}, bad], ["cifar100-inc5"]
+    one, two = (tables.table(study, get_scale("tiny"), [result("ZO-FC", seed) for seed in range(count)],
+                             ["cifar100-inc5"]).notes[0] for count in (1, 2))  # fmt: skip
+    assert one.endswith(". 1 seed.") and two.endswith(". 2 seeds; mean ± standard deviation.")
+
+
+def test_the_trade_off_shows_memory_beside_accuracy_and_none_where_there_are_no_steps() -> None:
+    rows = [result("ZO-FC", 1), result("SimpleCIL", 1, steps=0)]
+    grid = tables.table(get_study("tradeoff"), get_scale("tiny"), rows, ["cifar100-inc5"])
+    assert [head.removeprefix("cifar100-inc5: ") for head in grid.headers[1:]] == [
+        "peak memory of a step, GiB", "all classes % (last)",
+    ]  # fmt: skip
+    assert set(grid.rows) == {("ZO-FC", "1.000", "40.00"), ("SimpleCIL", "—", "40.00")}
+
+
+def test_scales_lie_beside_each_other_and_old_pictures_go(tmp_path: Path, tiny_weights: Path) -> None:
+    chosen = replace(plan(tmp_path, tiny_weights), studies=(of(get_study("accuracy-trends"), "SimpleCIL"),))
+    done(chosen, tmp_path / "out")
+    place = tmp_path / "out" / "tiny" / "accuracy-trends"
+    pictures = {f"cifar100-inc{n}.{form}" for n in (5, 10) for form in figures.FORMATS}
+    files = {"rows.json", "table.md", "table.csv", "table.tex"}
+    assert {path.name for path in place.iterdir()} == files | pictures
+    fast = replace(
+        chosen, scale=chosen.scale.faster(), studies=(replace(chosen.studies[0], settings=("cifar100-inc5",)),)
     )
-    assert grid.rows[0][2] == "41.00 ± 1.41 [83.34]"
-    assert grid.warnings == ("FO adapter + ZO Cls., cifar100-inc5, seed 1 failed: no images",)
-    assert list(csv.reader(io.StringIO(tables.as_csv(grid))))[1][0] == "ZO-FC"
-    text = tables.as_latex(grid)
-    assert r"41.00 $\pm$ 1.41 [83.34]" in text and text.count("&") == 3 * (1 + len(grid.rows)) and "%" in text
-    assert r"\%" in tables.as_latex(Grid(("a & b", "50 %"), (("x_y", "1"),), "t"))
+    done(fast, tmp_path / "out")
+    assert len(list(place.iterdir())) == len(files | pictures)
+    about = json.loads((tmp_path / "out" / "tiny-fast" / "accuracy-trends" / "rows.json").read_text())
+    assert about["fast"] is True and about["zofc"] == __version__ and "bf16" in about["says"]
+    done(replace(fast, scale=chosen.scale), tmp_path / "out")
+    assert {path.name for path in place.iterdir()} == files | {name for name in pictures if "inc5" in name}
 
 
 def test_figures_are_drawn_in_every_format(tmp_path: Path, tiny_weights: Path) -> None:
@@ -259,10 +327,10 @@ def test_figures_are_drawn_in_every_format(tmp_path: Path, tiny_weights: Path) -
     reproduce.run(both, tmp_path / "out", 1, lambda text: None)
     for study in few:
         for form in figures.FORMATS:
-            path = tmp_path / "out" / study.name / f"cifar100-inc5.{form}"
+            path = tmp_path / "out" / "tiny" / study.name / f"cifar100-inc5.{form}"
             assert path.stat().st_size > 5000
     assert not list((tmp_path / "out").rglob(".*"))
-    page = (tmp_path / "out" / "tradeoff" / "cifar100-inc5.html").read_text()
+    page = (tmp_path / "out" / "tiny" / "tradeoff" / "cifar100-inc5.html").read_text()
     assert "peak memory of a training step (MiB)" in page and "scale tiny" in page
 
 
@@ -339,7 +407,7 @@ def test_peak_memory_is_measured_as_steps_are_executed_now(tmp_path: Path, tiny_
     assert len(study.lines) == 2
     chosen = replace(plan(tmp_path, tiny_weights), studies=(study,))
     grid = done(chosen, tmp_path / "out")["peak-memory"]
-    rows = json.loads((tmp_path / "out" / "peak-memory" / "rows.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "out" / "tiny" / "peak-memory" / "rows.json").read_text())["rows"]
     for row, (title, cell) in zip(rows, grid.rows, strict=True):
         most = max(phase["peak"] for phase in row["cost"]["phases"]) / 2**30
         assert title == row["line"] and cell.startswith(f"{most:.3f} [") and most > 0
@@ -363,9 +431,9 @@ def test_a_timing_once_measured_is_kept_and_shared_by_both_tables(
     assert kept.read_bytes() == before and done(chosen, tmp_path / "again") == first
     for name in ("runtime", "flops"):
         for form in ("md", "csv", "tex"):
-            one, other = (tmp_path / place / name / f"table.{form}" for place in ("out", "again"))
+            one, other = (tmp_path / place / "tiny" / name / f"table.{form}" for place in ("out", "again"))
             assert one.read_bytes() == other.read_bytes()
-    rows = json.loads((tmp_path / "out" / "runtime" / "rows.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "out" / "tiny" / "runtime" / "rows.json").read_text())["rows"]
     phase = rows[1]["cost"]["phases"][0]
     assert phase["groups"] == ["head", "peft"] and not list(chosen.runs.glob("*/recipe.yaml"))
     shown = f"{phase['peak'] / 2**30:.3f} [0.7]", f"{phase['epoch_seconds']:.3f} [22.15]"
@@ -417,10 +485,10 @@ def test_flatness_curves_that_were_stopped_give_the_same_table_and_have_named_ax
     assert part.standing() == "4 runs, 4 finished; 4 measurements, 2 finished"
     assert done(part, tmp_path / "later") == {"flatness-curves": grid}
     for form in ("md", "csv", "tex"):
-        one, other = (tmp_path / place / "flatness-curves" / f"table.{form}" for place in ("out", "later"))
+        one, other = (tmp_path / place / "tiny" / "flatness-curves" / f"table.{form}" for place in ("out", "later"))
         assert one.read_bytes() == other.read_bytes()
 
-    row = json.loads((tmp_path / "out" / "flatness-curves" / "rows.json").read_text())["rows"][0]
+    row = json.loads((tmp_path / "out" / "tiny" / "flatness-curves" / "rows.json").read_text())["rows"][0]
     measured = RunFolder(whole.runs / row["run"]).read_json("flatness.json")
     for over in ("peft", "peft+head"):
         entries = measured["by_set"][over][1:]  # after the first task there are no old ones
@@ -431,8 +499,10 @@ def test_flatness_curves_that_were_stopped_give_the_same_table_and_have_named_ax
     assert all(" ± " in cell for _, *cells in grid.rows for cell in cells)
     for over, words in (("peft", "over the adapter alone"), ("peft-head", "over adapter and head")):
         for form in figures.FORMATS:
-            assert (tmp_path / "out" / "flatness-curves" / f"cifar100-inc5-{over}.{form}").stat().st_size > 5000
-        page = (tmp_path / "out" / "flatness-curves" / f"cifar100-inc5-{over}.html").read_text()
+            assert (
+                tmp_path / "out" / "tiny" / "flatness-curves" / f"cifar100-inc5-{over}.{form}"
+            ).stat().st_size > 5000
+        page = (tmp_path / "out" / "tiny" / "flatness-curves" / f"cifar100-inc5-{over}.html").read_text()
         assert "tasks learned" in page and "at \\u03c1 = 0.005 (1 \\u002f distance)" in page
         assert words in page.replace("\\u003cbr\\u003e", " ")
 

@@ -545,7 +545,7 @@ def reproduce(
     seeds: Annotated[int, typer.Option(min=1, help="how many, from 1993 on")] = 1,
     workers: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
     runs: Annotated[Path, typer.Option(help="where the runs are kept, and found again")] = Path("runs/studies"),
-    output: Annotated[Path, typer.Option(help="where tables and figures are written")] = Path("studies"),
+    output: Annotated[Path, typer.Option(help="tables and figures go below it, to SCALE/STUDY")] = Path("studies"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show the plan and how long it will take")] = False,
 ) -> None:
     """Run a table or figure of the paper: its runs and measurements, then the table, ours beside the paper's. What is
@@ -580,7 +580,7 @@ def reproduce(
     for grid in grids.values():
         out.print()
         out.print(grid)
-    out.print(f"\ntables and figures are in {output}")
+    out.print(f"\ntables and figures are in {studies.place(output, at)}")
     if any(grid.warnings for grid in grids.values()):
         raise typer.Exit(1)
 

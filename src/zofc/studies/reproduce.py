@@ -10,12 +10,13 @@ from pathlib import Path
 
 import torch
 
+import zofc
 from zofc.data.source import remembered_sources
 from zofc.errors import RecipeError, ZofcError
 from zofc.model.backbone import PRECISIONS, load_backbone
 from zofc.recipe import Recipe
 from zofc.report.tables import Grid
-from zofc.studies import figures, tables
+from zofc.studies import figures, forms, tables
 from zofc.studies.catalogue import Study
 from zofc.studies.grid import Cell, run_grid
 from zofc.studies.scale import Scale
@@ -122,23 +123,36 @@ def run(plan: Plan, out: Path, workers: int, tell: Tell) -> dict[str, Grid]:
         tell(f"[{len(rows)}/{len(distinct)}] {cell}: {cell.told(row)}")
     return {
         study.name: _write(
-            plan, study, [{**rows[name], **cell.labels} for cell, name in wanted[study.name]], out / study.name
+            plan,
+            study,
+            [{**rows[name], **cell.labels} for cell, name in wanted[study.name]],
+            place(out, plan.scale) / study.name,
         )
         for study in plan.studies
     }
 
 
+def place(out: Path, scale: Scale) -> Path:
+    """Where the outputs of a scale lie."""
+    return out / f"{scale.name}{'-fast' * scale.fast}"
+
+
 def _write(plan: Plan, study: Study, rows: Sequence[Row], folder: Path) -> Grid:
+    """A study's files, in place of those that were there."""
     folder.mkdir(parents=True, exist_ok=True)
-    about = {"study": study.name, "scale": plan.scale.name, "says": plan.scale.says, "changes": plan.changes}
-    write_whole(folder / "rows.json", json.dumps({**about, "rows": rows}, indent=1) + "\n")
-    columns = study.columns(plan.datasets)
-    grid = tables.table(study, plan.scale, rows, columns, plan.changes)
+    scale, columns = plan.scale, study.columns(plan.datasets)
+    about = {"study": study.name, "scale": scale.name, "fast": scale.fast, "says": scale.says, "zofc": zofc.__version__}
+    write_whole(folder / "rows.json", json.dumps({**about, "changes": plan.changes, "rows": rows}, indent=1) + "\n")
+    grid = tables.table(study, scale, rows, columns, plan.changes)
     write_whole(folder / "table.md", grid.markdown())
-    write_whole(folder / "table.csv", tables.as_csv(grid))
-    write_whole(folder / "table.tex", tables.as_latex(grid))
-    for name, drawing in drawings(study, plan.scale, rows, columns):
-        figures.save(drawing, folder / name)
+    write_whole(folder / "table.csv", forms.as_csv(study.name, scale, tables.numbers(study, rows, columns)))
+    write_whole(folder / "table.tex", forms.as_latex(grid, columns, tables.measures(study)))
+    drawn = [
+        path for name, drawing in drawings(study, scale, rows, columns) for path in figures.save(drawing, folder / name)
+    ]
+    for old in (path for form in figures.FORMATS for path in folder.glob(f"*.{form}")):
+        if old not in drawn:
+            old.unlink()
     return grid
 
 
