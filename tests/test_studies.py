@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from zofc import __version__, paper
+from zofc import __version__, paper, recipe_files
 from zofc.analysis.cost import cost
 from zofc.cli import app
 from zofc.errors import RecipeError
-from zofc.recipe import Recipe, load_recipe, recipe_names
+from zofc.recipe import Recipe, change_recipe, load_recipe, recipe_names
 from zofc.report.tables import Grid
 from zofc.studies import figures, forms, reproduce, tables, work
-from zofc.studies.catalogue import STUDIES, Study, changed, get_study
+from zofc.studies.catalogue import STUDIES, Study, get_study
 from zofc.studies.scale import SCALES, SMALL_RATES, get_scale
 from zofc.studies.settings import OURS, PAPERS, SETTINGS
 from zofc.training.checkpoint import kept_tasks
@@ -110,12 +110,18 @@ def test_a_scaled_recipe_is_valid_and_carries_no_printed_number(name: str) -> No
             assert scaled.start < scaled.epochs and scaled.lr == pytest.approx(factor * group_plan.lr)
 
 
-def test_changes_lie_over_the_scale_and_are_checked() -> None:
-    recipe = load_recipe("zofc/cifar100-inc5")
-    assert changed(recipe, ["data.per_class=3"]).data.per_class == 3
-    assert changed(recipe, []) is recipe
-    with pytest.raises(RecipeError, match="per_clas"):
-        changed(recipe, ["data.per_clas=3"])
+def test_changes_lie_over_the_scale() -> None:
+    (cell, *_) = get_study("query-ablation").cells(get_scale("small"), [7], ["cifar100"], ["data.per_class=3"])
+    assert (cell.recipe.data.per_class, cell.recipe.data.test_per_class, cell.recipe.seed) == (3, 50, 7)
+    (cell, *_) = get_study("query-ablation").cells(get_scale("small"), [7], ["cifar100"], ["seed=8"])
+    assert cell.recipe.seed == 8
+
+
+def test_a_plan_is_made_of_files_that_are_each_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = reproduce.Plan(tuple(STUDIES.values()), get_scale("small"), (1,), PAPERS, ("data.per_class=3",), Path())
+    before = list(chosen.distinct)
+    monkeypatch.delattr(recipe_files, "read_text")
+    assert list(replace(chosen).distinct) == before
 
 
 @pytest.mark.parametrize("setting", OURS)
@@ -192,7 +198,7 @@ def test_a_study_that_was_stopped_gives_the_same_table_and_shared_runs_are_run_o
     tmp_path: Path, tiny_weights: Path
 ) -> None:
     whole = plan(tmp_path / "a", tiny_weights, "placement-ablation", "augmentation-ablation")
-    assert len(whole.distinct()) == 3  # ZO-FC is in both
+    assert len(whole.distinct) == 3  # ZO-FC is in both
     told: list[str] = []
     tables_of = reproduce.run(whole, tmp_path / "out", 1, told.append)
     assert len(told) == 3 and not whole.open()
@@ -412,14 +418,14 @@ def test_peak_memory_is_measured_as_steps_are_executed_now(tmp_path: Path, tiny_
         most = max(phase["peak"] for phase in row["cost"]["phases"]) / 2**30
         assert title == row["line"] and cell.startswith(f"{most:.3f} [") and most > 0
     cut = replace(chosen, changes=(*chosen.changes, "training.recompute=true"))
-    assert cut.distinct().keys().isdisjoint(chosen.distinct())  # it needs less, and is another measurement
+    assert cut.distinct.keys().isdisjoint(chosen.distinct)  # it needs less, and is another measurement
 
 
 def test_a_timing_once_measured_is_kept_and_shared_by_both_tables(
     tmp_path: Path, tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = costs(tmp_path, tiny_weights)
-    assert len(chosen.distinct()) == 2 and chosen.standing() == "2 measurements, 0 finished"
+    assert len(chosen.distinct) == 2 and chosen.standing() == "2 measurements, 0 finished"
     with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
         stopping(stopped, "cost", at=2)
         done(chosen, tmp_path / "stopped")
@@ -444,10 +450,10 @@ def test_a_timing_once_measured_is_kept_and_shared_by_both_tables(
 def test_how_a_step_is_executed_is_part_of_what_it_costs_and_what_is_kept_is_not(tiny_weights: Path) -> None:
     (cell, *_) = costs(Path(), tiny_weights).cells(get_study("runtime"))
     name = cell.name(Path())
-    assert changed(cell.recipe, ["training.threads=1"]) != cell.recipe
+    assert change_recipe(cell.recipe, ["training.threads=1"]) != cell.recipe
     for other, same in (("training.threads=1", False), ("training.recompute=true", False), ("seed=2", False),
                         ("training.keep_tasks=true", True), ("training.checkpoint_minutes=1", True)):  # fmt: skip
-        assert (replace(cell, recipe=changed(cell.recipe, [other])).name(Path()) == name) is same
+        assert (replace(cell, recipe=change_recipe(cell.recipe, [other])).name(Path()) == name) is same
     assert replace(cell, work=work.MeasureCost(7)).name(Path()) != name
 
 
@@ -509,7 +515,7 @@ def test_flatness_curves_that_were_stopped_give_the_same_table_and_have_named_ax
 
 def test_other_studies_share_the_runs_that_keep_their_tasks(tmp_path: Path, tiny_weights: Path) -> None:
     both = plan(tmp_path, tiny_weights, "placement-ablation", "flatness-curves")
-    runs = {name: cell for name, cell in both.distinct().items() if cell.work == work.TRAIN}
+    runs = {name: cell for name, cell in both.distinct.items() if cell.work == work.TRAIN}
     assert len(runs) == 4  # ZO-FC is in both
     keeps = {cell.labels["line"]: cell.recipe.training.keep_tasks for cell in runs.values()}
     assert keeps == {"ZO-FC": True, "Adapter + classifier, FO": True, "Adapter + classifier, ZO": True,

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -42,6 +43,7 @@ class Plan:
     def cells(self, study: Study) -> list[Cell]:
         return study.cells(self.scale, self.seeds, self.datasets, self.changes)
 
+    @cached_property
     def distinct(self) -> dict[str, Cell]:
         """Every cell of the plan once, with those that it needs, by the name of its result."""
         cells = [cell for study in self.studies for cell in self.cells(study)]
@@ -54,11 +56,11 @@ class Plan:
 
     def open(self) -> dict[str, Cell]:
         """Those that are not finished."""
-        return {name: cell for name, cell in self.distinct().items() if not cell.done(self.runs)}
+        return {name: cell for name, cell in self.distinct.items() if not cell.done(self.runs)}
 
     def standing(self) -> str:
         """How many of its cells are finished, in words."""
-        words, cells = [], self.distinct().values()
+        words, cells = [], self.distinct.values()
         for what, trained in (("run", True), ("measurement", False)):
             finished = [cell.done(self.runs) for cell in cells if (cell.work == TRAIN) is trained]
             if finished:
@@ -114,7 +116,7 @@ def _images_per_second(recipe: Recipe, batch: int = 16) -> float:
 
 def run(plan: Plan, out: Path, workers: int, tell: Tell) -> dict[str, Grid]:
     """Work what is left of a plan, then write every study's outputs below `out`; its tables by name."""
-    distinct = plan.distinct()
+    distinct = plan.distinct
     wanted = {study.name: [(cell, cell.name(plan.runs)) for cell in plan.cells(study)] for study in plan.studies}
     rows: dict[str, Row] = {}
     names = {id(cell): name for name, cell in distinct.items()}
