@@ -21,7 +21,9 @@ from zofc.errors import RecipeError
 from zofc.recipe import Recipe, change_recipe, load_recipe, recipe_names
 from zofc.report.tables import Grid
 from zofc.studies import figures, forms, reproduce, tables, work
+from zofc.studies import forecast as forecasts
 from zofc.studies.catalogue import STUDIES, Study, get_study
+from zofc.studies.forecast import forecast, told
 from zofc.studies.scale import SCALES, SMALL_RATES, get_scale
 from zofc.studies.settings import OURS, PAPERS, SETTINGS
 from zofc.training.checkpoint import kept_tasks
@@ -346,16 +348,36 @@ def test_the_command_shows_its_plan_and_refuses_what_it_does_not_know(tmp_path: 
     shown = CliRunner().invoke(app, words)
     assert shown.exit_code == 0, shown.output
     assert "2 runs, 0 finished" in shown.output and "about" in shown.output and not list(tmp_path.iterdir())
+    assert "  FO adapter + ZO Cls.  cifar100-inc5  seed 1993  " in shown.output
     assert isinstance(CliRunner().invoke(app, ["reproduce", "nothing"]).exception, RecipeError)
     wrong = CliRunner().invoke(app, ["reproduce", "main-table", "--dataset", "cifar10"])
     assert isinstance(wrong.exception, RecipeError) and "cifar100" in str(wrong.exception)
 
 
-def test_what_cannot_be_estimated_is_said() -> None:
-    cells = get_study("placement-ablation").cells(PAPER, [1993], ("cifar100",), ["data.source=folder:nowhere",
-            "backbone.name=embedded"])  # fmt: skip
-    seconds, unknown = reproduce.estimate(cells)
-    assert seconds == 0 and len(unknown) == 2 and "nowhere" in unknown[0]
+def test_what_cannot_be_estimated_is_said_once_for_each_reason() -> None:
+    nowhere = ["data.source=folder:nowhere", "backbone.name=embedded"]
+    found = forecast(get_study("placement-ablation").cells(PAPER, [1993], ("cifar100",), nowhere))
+    (text,) = told(found.unknown)
+    assert found.seconds == 0 and not found.refused and "nowhere" in text
+    assert text.startswith("ZO-FC cifar100-inc5 1993; FO adapter + ZO Cls. cifar100-inc5 1993: ")
+
+
+def test_what_would_be_refused_is_said_before_anything_is_run(tmp_path: Path) -> None:
+    words = ["reproduce", "classifier-ablation", "--scale", "tiny", "--dataset", "cifar100", "--dry-run", "--runs",
+             str(tmp_path), "training.precision=bf16"]  # fmt: skip
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0 and shown.output.count("would be refused:") >= 1, shown.output
+    assert "drown in the rounding of bf16" in shown.output and "not estimated" not in shown.output
+
+
+def test_what_is_timed_is_not_divided_between_workers(tiny_weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecasts, "_images_per_second", lambda recipe: 10.0)
+    timed = costs(Path(), tiny_weights).distinct.values()
+    trained = plan(Path(), tiny_weights, "placement-ablation", seeds=(1, 2)).distinct.values()
+    assert forecast(list(timed), 2).seconds == pytest.approx(forecast(list(timed)).seconds)
+    one, two, both = (forecast(cells, workers).seconds for cells, workers in (
+        (list(trained), 1), (list(trained), 2), ([*timed, *trained], 2)))  # fmt: skip
+    assert two == pytest.approx(one / 2) and both == pytest.approx(two + forecast(list(timed)).seconds)
 
 
 # -- what a step costs -----------------------------------------------------------------------------------------------

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import torch
-
 import zofc
-from zofc.data.source import remembered_sources
-from zofc.errors import RecipeError, ZofcError
-from zofc.model.backbone import PRECISIONS, load_backbone
-from zofc.recipe import Recipe
+from zofc.errors import RecipeError
 from zofc.report.tables import Grid
 from zofc.studies import figures, forms, tables
 from zofc.studies.catalogue import Study
@@ -23,7 +17,6 @@ from zofc.studies.grid import Cell, run_grid
 from zofc.studies.scale import Scale
 from zofc.studies.settings import SETTINGS
 from zofc.studies.work import TRAIN, Row
-from zofc.training.device import pick_device
 from zofc.training.folder import write_whole
 
 Tell = Callable[[str], None]
@@ -76,39 +69,6 @@ def on(studies: Sequence[Study], datasets: Sequence[str]) -> tuple[Study, ...]:
         has = ", ".join(dict.fromkeys(SETTINGS[name].dataset for name in study.settings))
         raise RecipeError(f"--dataset: {study.name} has no column on {', '.join(datasets)}; it has {has}")
     return found
-
-
-# -- before: how long it will take -----------------------------------------------------------------------------------
-
-
-def estimate(cells: Sequence[Cell]) -> tuple[float, list[str]]:
-    """Seconds for one worker, from the passes that the cells make and the speed of one forward pass here; and what
-    could not be estimated, each with its reason."""
-    seconds, unknown = 0.0, []
-    speeds: dict[tuple[str, str], float] = {}
-    with remembered_sources():
-        for cell in cells:
-            key = (cell.recipe.backbone.name, cell.recipe.training.precision)
-            try:
-                if key not in speeds:
-                    speeds[key] = _images_per_second(cell.recipe)
-                seconds += cell.work.passes(cell.recipe) / speeds[key]
-            except ZofcError as error:
-                unknown.append(f"{cell}: {error}")
-    return seconds, unknown
-
-
-def _images_per_second(recipe: Recipe, batch: int = 16) -> float:
-    device, precision = pick_device(recipe.training.device), PRECISIONS[recipe.training.precision]
-    backbone = load_backbone(recipe.backbone, recipe.seed, device, precision)
-    images = torch.zeros(batch, 3, backbone.image_size, backbone.image_size, device=device)
-    seconds = []
-    with torch.no_grad():
-        for _ in range(4):
-            clock = time.perf_counter()
-            float(backbone.features(images).sum())
-            seconds.append(time.perf_counter() - clock)
-    return batch / min(seconds)
 
 
 # -- running, and what comes of it -----------------------------------------------------------------------------------

@@ -115,18 +115,21 @@ def table(study: Study, scale: Scale, rows: Rows, columns: Sequence[str], change
     return Grid(("", *heads), tuple(body), study.title, tuple(notes), tuple(_failures(rows)))
 
 
-def _failures(rows: Rows, most: int = 5) -> list[str]:
+def _failures(rows: Rows) -> list[str]:
     """Each reason, with the cells that failed for it."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if "failed" in row:
             where = f"{row['line']}, {row['setting']}, seed {row['seed']}"
             reasons.setdefault(row["failed"], []).append(where)
-    found = []
-    for why, cells in reasons.items():
-        others = f" and {len(cells) - most} others" if len(cells) > most + 1 else ""
-        found.append(f"{'; '.join(cells[: most if others else None])}{others} failed: {why}")
-    return found
+    return [f"{some(cells)} failed: {why}" for why, cells in reasons.items()]
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """All of them if they are few, else the first and how many others."""
+    if len(names) <= most + 1:
+        return "; ".join(names)
+    return f"{'; '.join(names[:most])} and {len(names) - most} others"
 
 
 def _ways(study: Study, rows: Rows) -> dict[str, Values]:
