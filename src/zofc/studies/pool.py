@@ -56,6 +56,7 @@ def in_processes(work: Callable[[T], R], items: Sequence[T], workers: int) -> It
 def _worked(
     work: Callable[[T], R], items: Mapping[int, T], workers: int, asked: StopRequest
 ) -> Iterator[tuple[int, R | Killed]]:
+    """The items' results by their numbers; where a process was killed, that it was. Another takes its place."""
     left, team = deque(items), list[_Worker[T, R]]()
     try:
         while True:
