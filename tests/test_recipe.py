@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zofc.errors import RecipeError
-from zofc.recipe import Group, Recipe, Views, dump_recipe, load_recipe, recipe_names, recipe_presets
+from zofc.recipe import Group, Recipe, Views, change_recipe, dump_recipe, load_recipe, recipe_names, recipe_presets
 
 Write = Callable[[str, str], str]
 
@@ -322,6 +322,45 @@ def test_a_written_recipe_reads_back_as_itself_and_keeps_its_preset(write: Write
     assert dump_recipe(load_recipe(path)) == dump_recipe(recipe)
     assert recipe_presets(path) == ["controlled"]
     assert complaint(path, "preset=paper").endswith("this recipe has no preset 'paper', only: controlled")
+
+
+CHANGES = (
+    "seed=7",
+    "peft.blocks=[0, 2]",
+    "peft.scale=learned",
+    "optimize.peft.lr=1",
+    "data.then=[glyphs]",
+    "preset=paper",
+)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_recipe_is_changed_as_its_file_would_be(write: Write, change: str) -> None:
+    recipe = load_recipe("zofc/cifar100-inc5")
+    path = write("recipe.yaml", dump_recipe(recipe))
+    assert dump_recipe(change_recipe(recipe, [change])) == dump_recipe(load_recipe(path, [change]))
+    assert change_recipe(recipe, []) is recipe
+
+
+WRONG = (
+    "data.per_clas=3",
+    "seed=-1",
+    "seed=x",
+    "optimize.peft=3",
+    "preset=released",
+    "preset=none",
+    "nothing",
+    "extends=x",
+)
+
+
+@pytest.mark.parametrize("change", WRONG)
+def test_a_wrong_change_of_a_recipe_is_told_as_one_of_its_file(write: Write, change: str) -> None:
+    recipe = load_recipe("zofc/cifar100-inc5")
+    path = write("recipe.yaml", dump_recipe(recipe))
+    with pytest.raises(RecipeError) as caught:
+        change_recipe(recipe, [change])
+    assert str(caught.value) == complaint(path, change) and "command line" in str(caught.value)
 
 
 def test_a_written_recipe_means_the_same_to_any_yaml_reader() -> None:

@@ -15,14 +15,16 @@ import pytest
 from method_results import best_factors
 from typer.testing import CliRunner
 
-from zofc import paper
+from zofc import __version__, paper, recipe_files
 from zofc.analysis.cost import cost
 from zofc.cli import app
 from zofc.errors import RecipeError
-from zofc.recipe import Recipe, load_recipe, recipe_names
+from zofc.recipe import Recipe, change_recipe, load_recipe, recipe_names
 from zofc.report.tables import Grid
-from zofc.studies import figures, reproduce, tables, work
-from zofc.studies.catalogue import STUDIES, Study, changed, get_study
+from zofc.studies import figures, forms, reproduce, tables, work
+from zofc.studies import forecast as forecasts
+from zofc.studies.catalogue import STUDIES, Study, get_study
+from zofc.studies.forecast import forecast, told
 from zofc.studies.scale import SCALES, SMALL_RATES, get_scale
 from zofc.studies.settings import OURS, PAPERS, SETTINGS
 from zofc.training.checkpoint import kept_tasks
@@ -112,12 +114,18 @@ def test_a_scaled_recipe_is_valid_and_carries_no_printed_number(name: str) -> No
             assert scaled.start < scaled.epochs and scaled.lr == pytest.approx(factor * group_plan.lr)
 
 
-def test_changes_lie_over_the_scale_and_are_checked() -> None:
-    recipe = load_recipe("zofc/cifar100-inc5")
-    assert changed(recipe, ["data.per_class=3"]).data.per_class == 3
-    assert changed(recipe, []) is recipe
-    with pytest.raises(RecipeError, match="per_clas"):
-        changed(recipe, ["data.per_clas=3"])
+def test_changes_lie_over_the_scale() -> None:
+    (cell, *_) = get_study("query-ablation").cells(get_scale("small"), [7], ["cifar100"], ["data.per_class=3"])
+    assert (cell.recipe.data.per_class, cell.recipe.data.test_per_class, cell.recipe.seed) == (3, 50, 7)
+    (cell, *_) = get_study("query-ablation").cells(get_scale("small"), [7], ["cifar100"], ["seed=8"])
+    assert cell.recipe.seed == 8
+
+
+def test_a_plan_is_made_of_files_that_are_each_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = reproduce.Plan(tuple(STUDIES.values()), get_scale("small"), (1,), PAPERS, ("data.per_class=3",), Path())
+    before = list(chosen.distinct)
+    monkeypatch.delattr(recipe_files, "read_text")
+    assert list(replace(chosen).distinct) == before
 
 
 @pytest.mark.parametrize("setting", OURS)
@@ -191,7 +199,7 @@ def test_a_study_that_was_stopped_gives_the_same_table_and_shared_runs_are_run_o
     tmp_path: Path, tiny_weights: Path
 ) -> None:
     whole = plan(tmp_path / "a", tiny_weights, "placement-ablation", "augmentation-ablation")
-    assert len(whole.distinct()) == 3  # ZO-FC is in both
+    assert len(whole.distinct) == 3  # ZO-FC is in both
     told: list[str] = []
     tables_of = reproduce.run(whole, tmp_path / "out", 1, told.append)
     assert len(told) == 3 and not whole.open()
@@ -203,11 +211,11 @@ def test_a_study_that_was_stopped_gives_the_same_table_and_shared_runs_are_run_o
     assert again == tables_of
     for name in ("placement-ablation", "augmentation-ablation"):
         for form in ("md", "csv", "tex"):
-            first, second = (tmp_path / place / name / f"table.{form}" for place in ("out", "later"))
+            first, second = (tmp_path / place / "tiny" / name / f"table.{form}" for place in ("out", "later"))
             assert first.read_bytes() == second.read_bytes()
-    rows = json.loads((tmp_path / "out" / "placement-ablation" / "rows.json").read_text())
+    rows = json.loads((tmp_path / "out" / "tiny" / "placement-ablation" / "rows.json").read_text())
     assert rows["scale"] == "tiny" and "glyphs" in rows["says"] and len(rows["rows"]) == 2
-    assert "[88.39]" in (tmp_path / "out" / "placement-ablation" / "table.md").read_text()
+    assert "[88.39]" in (tmp_path / "out" / "tiny" / "placement-ablation" / "table.md").read_text()
 
 
 def test_what_a_method_cannot_learn_is_left_out_and_said_below_the_table() -> None:
@@ -233,20 +241,88 @@ def test_finished_runs_of_another_machine_are_only_read(tiny_recipe: Callable[..
     assert work.TRAIN.do(elsewhere, tmp_path) == row
 
 
-def test_a_failed_cell_is_a_warning_below_the_table() -> None:
+def result(line: str, seed: int, **changes: Any) -> dict[str, Any]:
+    """A row of a trained cell."""
+    found = {"line": line, "setting": "cifar100-inc5", "seed": seed, "average_incremental": 50.0, "all_classes": 40.0,
+             "forgetting": 5.0, "peak_memory": 2**30, "steps": 3}  # fmt: skip
+    return found | changes
+
+
+def failure(line: str, seed: int, why: str = "no {images}") -> dict[str, Any]:
+    return {"line": line, "setting": "cifar100-inc5", "seed": seed, "failed": why}
+
+
+def test_a_failed_cell_is_a_warning_in_every_form_and_says_over_how_many_seeds_it_is() -> None:
+    study, scale, columns = get_study("placement-ablation"), get_scale("tiny"), ["cifar100-inc5"]
+    rows = [result("ZO-FC", 1), result("ZO-FC", 2, all_classes=42.0), failure("ZO-FC", 3)]
+    rows.append(failure("FO adapter + ZO Cls.", 1))
+    grid = tables.table(study, scale, rows, columns)
+    said = "ZO-FC, cifar100-inc5, seed 3; FO adapter + ZO Cls., cifar100-inc5, seed 1 failed: no {images}"
+    assert grid.rows[0][2] == "41.00 ± 1.41 (2 of 3 seeds) [83.34]" and grid.warnings == (said,)
+    latex = forms.as_latex(grid, columns, tables.measures(study))
+    assert said in grid.markdown() and said.replace("{images}", r"\{images\}") in latex
+    assert r"41.00 $\pm$ 1.41 (2 of 3 seeds) [83.34]" in latex
+
+    lines = list(csv.DictReader(io.StringIO(forms.as_csv(study.name, scale, tables.numbers(study, rows, columns)))))
+    assert [line["metric"] for line in lines] == list(tables.SPELLED) * len(study.lines)
+    about = {"study": study.name, "scale": "tiny", "fast": "false", "line": "ZO-FC", "setting": "cifar100-inc5"}
+    numbers = {"metric": "all_classes", "mean": "41", "std": "1.414213562", "seeds": "2", "failed": "1"}
+    assert lines[1] == {**about, **numbers, "paper": "83.34"}
+    assert [lines[4][key] for key in ("mean", "std", "seeds", "failed")] == ["", "", "0", "1"]
+
+
+def test_a_latex_table_has_settings_over_short_heads_and_its_notes_below() -> None:
+    study, columns = get_study("query-ablation"), ["cifar100-inc5", "imagenet-r-inc5"]
+    grid = tables.table(study, get_scale("tiny"), [], columns, ["x=${a_b}^~\\"])
+    text = forms.as_latex(grid, columns, tables.measures(study))
+    assert text.startswith("% needs \\usepackage{booktabs}\n")
+    assert r"& \multicolumn{3}{c}{cifar100-inc5} & \multicolumn{3}{c}{imagenet-r-inc5} \\" in text
+    assert r"\cmidrule(lr){2-4}\cmidrule(lr){5-7}" in text and " & avg & last & fgt & avg & last & fgt" in text
+    assert r"\caption{ZO-FC with Q queries per step}" in text
+    above, below = text.split(r"\end{tabular}")
+    assert "Scale tiny" not in above and "Scale tiny" in below and r"avg: average over time \% (avg);" in below
+    assert r"x=\$\{a\_b\}\textasciicircum{}\textasciitilde{}\textbackslash{}" in below
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
+def test_what_a_table_says_by_itself_is_known_to_latex(study: Study) -> None:
+    grid = tables.table(study, get_scale("small").faster(), [], study.settings)
+    text = forms.as_latex(grid, study.settings, tables.measures(study))
+    assert text.isascii(), {letter for letter in text if not letter.isascii()}
+
+
+def test_one_seed_has_no_spread_and_says_nothing_of_one() -> None:
     study = get_study("placement-ablation")
-    good = {"line": "ZO-FC", "setting": "cifar100-inc5", "seed": 1, "average_incremental": 50.0, "all_classes": 40.0,
-            "forgetting": 5.0, "peak_memory": 1, "steps": 3}  # fmt: skip
-    bad = {"line": "FO adapter + ZO Cls.", "setting": "cifar100-inc5", "seed": 1, "failed": "no images"}
-    grid = tables.table(
-        study, get_scale("tiny"), [good, {**good, "seed": 2, "all_classes": 42.0}, bad], ["cifar100-inc5"]
+    one, two = (tables.table(study, get_scale("tiny"), [result("ZO-FC", seed) for seed in range(count)],
+                             ["cifar100-inc5"]).notes[0] for count in (1, 2))  # fmt: skip
+    assert one.endswith(". 1 seed.") and two.endswith(". 2 seeds; mean ± standard deviation.")
+
+
+def test_the_trade_off_shows_memory_beside_accuracy_and_none_where_there_are_no_steps() -> None:
+    rows = [result("ZO-FC", 1), result("SimpleCIL", 1, steps=0)]
+    grid = tables.table(get_study("tradeoff"), get_scale("tiny"), rows, ["cifar100-inc5"])
+    assert [head.removeprefix("cifar100-inc5: ") for head in grid.headers[1:]] == [
+        "peak memory of a step, GiB", "all classes % (last)",
+    ]  # fmt: skip
+    assert set(grid.rows) == {("ZO-FC", "1.000", "40.00"), ("SimpleCIL", "—", "40.00")}
+
+
+def test_scales_lie_beside_each_other_and_old_pictures_go(tmp_path: Path, tiny_weights: Path) -> None:
+    chosen = replace(plan(tmp_path, tiny_weights), studies=(of(get_study("accuracy-trends"), "SimpleCIL"),))
+    done(chosen, tmp_path / "out")
+    place = tmp_path / "out" / "tiny" / "accuracy-trends"
+    pictures = {f"cifar100-inc{n}.{form}" for n in (5, 10) for form in figures.FORMATS}
+    files = {"rows.json", "table.md", "table.csv", "table.tex"}
+    assert {path.name for path in place.iterdir()} == files | pictures
+    fast = replace(
+        chosen, scale=chosen.scale.faster(), studies=(replace(chosen.studies[0], settings=("cifar100-inc5",)),)
     )
-    assert grid.rows[0][2] == "41.00 ± 1.41 [83.34]"
-    assert grid.warnings == ("FO adapter + ZO Cls., cifar100-inc5, seed 1 failed: no images",)
-    assert list(csv.reader(io.StringIO(tables.as_csv(grid))))[1][0] == "ZO-FC"
-    text = tables.as_latex(grid)
-    assert r"41.00 $\pm$ 1.41 [83.34]" in text and text.count("&") == 3 * (1 + len(grid.rows)) and "%" in text
-    assert r"\%" in tables.as_latex(Grid(("a & b", "50 %"), (("x_y", "1"),), "t"))
+    done(fast, tmp_path / "out")
+    assert len(list(place.iterdir())) == len(files | pictures)
+    about = json.loads((tmp_path / "out" / "tiny-fast" / "accuracy-trends" / "rows.json").read_text())
+    assert about["fast"] is True and about["zofc"] == __version__ and "bf16" in about["says"]
+    done(replace(fast, scale=chosen.scale), tmp_path / "out")
+    assert {path.name for path in place.iterdir()} == files | {name for name in pictures if "inc5" in name}
 
 
 def test_figures_are_drawn_in_every_format(tmp_path: Path, tiny_weights: Path) -> None:
@@ -258,10 +334,10 @@ def test_figures_are_drawn_in_every_format(tmp_path: Path, tiny_weights: Path) -
     reproduce.run(both, tmp_path / "out", 1, lambda text: None)
     for study in few:
         for form in figures.FORMATS:
-            path = tmp_path / "out" / study.name / f"cifar100-inc5.{form}"
+            path = tmp_path / "out" / "tiny" / study.name / f"cifar100-inc5.{form}"
             assert path.stat().st_size > 5000
     assert not list((tmp_path / "out").rglob(".*"))
-    page = (tmp_path / "out" / "tradeoff" / "cifar100-inc5.html").read_text()
+    page = (tmp_path / "out" / "tiny" / "tradeoff" / "cifar100-inc5.html").read_text()
     assert "peak memory of a training step (MiB)" in page and "scale tiny" in page
 
 
@@ -271,16 +347,36 @@ def test_the_command_shows_its_plan_and_refuses_what_it_does_not_know(tmp_path: 
     shown = CliRunner().invoke(app, words)
     assert shown.exit_code == 0, shown.output
     assert "2 runs, 0 finished" in shown.output and "about" in shown.output and not list(tmp_path.iterdir())
+    assert "  FO adapter + ZO Cls.  cifar100-inc5  seed 1993  " in shown.output
     assert isinstance(CliRunner().invoke(app, ["reproduce", "nothing"]).exception, RecipeError)
     wrong = CliRunner().invoke(app, ["reproduce", "main-table", "--dataset", "cifar10"])
     assert isinstance(wrong.exception, RecipeError) and "cifar100" in str(wrong.exception)
 
 
-def test_what_cannot_be_estimated_is_said() -> None:
-    cells = get_study("placement-ablation").cells(PAPER, [1993], ("cifar100",), ["data.source=folder:nowhere",
-            "backbone.name=embedded"])  # fmt: skip
-    seconds, unknown = reproduce.estimate(cells)
-    assert seconds == 0 and len(unknown) == 2 and "nowhere" in unknown[0]
+def test_what_cannot_be_estimated_is_said_once_for_each_reason() -> None:
+    nowhere = ["data.source=folder:nowhere", "backbone.name=embedded"]
+    found = forecast(get_study("placement-ablation").cells(PAPER, [1993], ("cifar100",), nowhere))
+    (text,) = told(found.unknown)
+    assert found.seconds == 0 and not found.refused and "nowhere" in text
+    assert text.startswith("ZO-FC cifar100-inc5 1993; FO adapter + ZO Cls. cifar100-inc5 1993: ")
+
+
+def test_what_would_be_refused_is_said_before_anything_is_run(tmp_path: Path) -> None:
+    words = ["reproduce", "classifier-ablation", "--scale", "tiny", "--dataset", "cifar100", "--dry-run", "--runs",
+             str(tmp_path), "training.precision=bf16"]  # fmt: skip
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0 and shown.output.count("would be refused:") >= 1, shown.output
+    assert "drown in the rounding of bf16" in shown.output and "not estimated" not in shown.output
+
+
+def test_what_is_timed_is_not_divided_between_workers(tiny_weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecasts, "_images_per_second", lambda recipe: 10.0)
+    timed = costs(Path(), tiny_weights).distinct.values()
+    trained = plan(Path(), tiny_weights, "placement-ablation", seeds=(1, 2)).distinct.values()
+    assert forecast(list(timed), 2).seconds == pytest.approx(forecast(list(timed)).seconds)
+    one, two, both = (forecast(cells, workers).seconds for cells, workers in (
+        (list(trained), 1), (list(trained), 2), ([*timed, *trained], 2)))  # fmt: skip
+    assert two == pytest.approx(one / 2) and both == pytest.approx(two + forecast(list(timed)).seconds)
 
 
 # -- what a step costs -----------------------------------------------------------------------------------------------
@@ -338,19 +434,19 @@ def test_peak_memory_is_measured_as_steps_are_executed_now(tmp_path: Path, tiny_
     assert len(study.lines) == 2
     chosen = replace(plan(tmp_path, tiny_weights), studies=(study,))
     grid = done(chosen, tmp_path / "out")["peak-memory"]
-    rows = json.loads((tmp_path / "out" / "peak-memory" / "rows.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "out" / "tiny" / "peak-memory" / "rows.json").read_text())["rows"]
     for row, (title, cell) in zip(rows, grid.rows, strict=True):
         most = max(phase["peak"] for phase in row["cost"]["phases"]) / 2**30
         assert title == row["line"] and cell.startswith(f"{most:.3f} [") and most > 0
     cut = replace(chosen, changes=(*chosen.changes, "training.recompute=true"))
-    assert cut.distinct().keys().isdisjoint(chosen.distinct())  # it needs less, and is another measurement
+    assert cut.distinct.keys().isdisjoint(chosen.distinct)  # it needs less, and is another measurement
 
 
 def test_a_timing_once_measured_is_kept_and_shared_by_both_tables(
     tmp_path: Path, tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = costs(tmp_path, tiny_weights)
-    assert len(chosen.distinct()) == 2 and chosen.standing() == "2 measurements, 0 finished"
+    assert len(chosen.distinct) == 2 and chosen.standing() == "2 measurements, 0 finished"
     with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
         stopping(stopped, "cost", at=2)
         done(chosen, tmp_path / "stopped")
@@ -362,9 +458,9 @@ def test_a_timing_once_measured_is_kept_and_shared_by_both_tables(
     assert kept.read_bytes() == before and done(chosen, tmp_path / "again") == first
     for name in ("runtime", "flops"):
         for form in ("md", "csv", "tex"):
-            one, other = (tmp_path / place / name / f"table.{form}" for place in ("out", "again"))
+            one, other = (tmp_path / place / "tiny" / name / f"table.{form}" for place in ("out", "again"))
             assert one.read_bytes() == other.read_bytes()
-    rows = json.loads((tmp_path / "out" / "runtime" / "rows.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "out" / "tiny" / "runtime" / "rows.json").read_text())["rows"]
     phase = rows[1]["cost"]["phases"][0]
     assert phase["groups"] == ["head", "peft"] and not list(chosen.runs.glob("*/recipe.yaml"))
     shown = f"{phase['peak'] / 2**30:.3f} [0.7]", f"{phase['epoch_seconds']:.3f} [22.15]"
@@ -375,10 +471,10 @@ def test_a_timing_once_measured_is_kept_and_shared_by_both_tables(
 def test_how_a_step_is_executed_is_part_of_what_it_costs_and_what_is_kept_is_not(tiny_weights: Path) -> None:
     (cell, *_) = costs(Path(), tiny_weights).cells(get_study("runtime"))
     name = cell.name(Path())
-    assert changed(cell.recipe, ["training.threads=1"]) != cell.recipe
+    assert change_recipe(cell.recipe, ["training.threads=1"]) != cell.recipe
     for other, same in (("training.threads=1", False), ("training.recompute=true", False), ("seed=2", False),
                         ("training.keep_tasks=true", True), ("training.checkpoint_minutes=1", True)):  # fmt: skip
-        assert (replace(cell, recipe=changed(cell.recipe, [other])).name(Path()) == name) is same
+        assert (replace(cell, recipe=change_recipe(cell.recipe, [other])).name(Path()) == name) is same
     assert replace(cell, work=work.MeasureCost(7)).name(Path()) != name
 
 
@@ -416,10 +512,10 @@ def test_flatness_curves_that_were_stopped_give_the_same_table_and_have_named_ax
     assert part.standing() == "4 runs, 4 finished; 4 measurements, 2 finished"
     assert done(part, tmp_path / "later") == {"flatness-curves": grid}
     for form in ("md", "csv", "tex"):
-        one, other = (tmp_path / place / "flatness-curves" / f"table.{form}" for place in ("out", "later"))
+        one, other = (tmp_path / place / "tiny" / "flatness-curves" / f"table.{form}" for place in ("out", "later"))
         assert one.read_bytes() == other.read_bytes()
 
-    row = json.loads((tmp_path / "out" / "flatness-curves" / "rows.json").read_text())["rows"][0]
+    row = json.loads((tmp_path / "out" / "tiny" / "flatness-curves" / "rows.json").read_text())["rows"][0]
     measured = RunFolder(whole.runs / row["run"]).read_json("flatness.json")
     for over in ("peft", "peft+head"):
         entries = measured["by_set"][over][1:]  # after the first task there are no old ones
@@ -430,15 +526,17 @@ def test_flatness_curves_that_were_stopped_give_the_same_table_and_have_named_ax
     assert all(" ± " in cell for _, *cells in grid.rows for cell in cells)
     for over, words in (("peft", "over the adapter alone"), ("peft-head", "over adapter and head")):
         for form in figures.FORMATS:
-            assert (tmp_path / "out" / "flatness-curves" / f"cifar100-inc5-{over}.{form}").stat().st_size > 5000
-        page = (tmp_path / "out" / "flatness-curves" / f"cifar100-inc5-{over}.html").read_text()
+            assert (
+                tmp_path / "out" / "tiny" / "flatness-curves" / f"cifar100-inc5-{over}.{form}"
+            ).stat().st_size > 5000
+        page = (tmp_path / "out" / "tiny" / "flatness-curves" / f"cifar100-inc5-{over}.html").read_text()
         assert "tasks learned" in page and "at \\u03c1 = 0.005 (1 \\u002f distance)" in page
         assert words in page.replace("\\u003cbr\\u003e", " ")
 
 
 def test_other_studies_share_the_runs_that_keep_their_tasks(tmp_path: Path, tiny_weights: Path) -> None:
     both = plan(tmp_path, tiny_weights, "placement-ablation", "flatness-curves")
-    runs = {name: cell for name, cell in both.distinct().items() if cell.work == work.TRAIN}
+    runs = {name: cell for name, cell in both.distinct.items() if cell.work == work.TRAIN}
     assert len(runs) == 4  # ZO-FC is in both
     keeps = {cell.labels["line"]: cell.recipe.training.keep_tasks for cell in runs.values()}
     assert keeps == {"ZO-FC": True, "Adapter + classifier, FO": True, "Adapter + classifier, ZO": True,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from zofc.analysis.curvature import Spectrum
     from zofc.analysis.run_flatness import RunFlatness
     from zofc.recipe import Recipe
+    from zofc.studies.grid import Cell
 
 DEFAULT_PAIR = ("demo/zofc", "demo/first-order")
 BESIDE = 6  # runs that `compare` shows side by side; more of them stand one below another
@@ -549,13 +550,12 @@ def reproduce(
     seeds: Annotated[int, typer.Option(min=1, help="how many, from 1993 on")] = 1,
     workers: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
     runs: Annotated[Path, typer.Option(help="where the runs are kept, and found again")] = Path("runs/studies"),
-    output: Annotated[Path, typer.Option(help="where tables and figures are written")] = Path("studies"),
+    output: Annotated[Path, typer.Option(help="tables and figures go below it, to SCALE/STUDY")] = Path("studies"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show the plan and how long it will take")] = False,
 ) -> None:
     """Run a table or figure of the paper: its runs and measurements, then the table, ours beside the paper's. What is
     finished is not done again, so it can be stopped and started at any moment. Times are measured with nothing beside
     them, however many workers there are. Ends with status 1 if a run failed, which stops no other."""
-    from zofc.report.tables import duration
     from zofc.studies import reproduce as studies
     from zofc.studies.catalogue import STUDIES, get_study
     from zofc.studies.scale import get_scale
@@ -572,21 +572,34 @@ def reproduce(
     plan = studies.Plan(chosen, at, numbers, wanted, tuple(changes or ()), runs)
     out.print(f"{plan.standing()}; scale {scale}: {plan.scale.says}")
     if dry_run:
-        left = plan.open()
-        seconds, unknown = studies.estimate(list(left.values()))
-        for name in left:
-            out.print(f"  {name}")
-        out.print(f"about {duration(seconds / workers)} here with {workers} at a time")
-        for text in unknown:
-            out.print(f"[yellow]not estimated:[/] {escape(text)}")
+        _show_plan(plan.open(), workers)
         return
     grids = studies.run(plan, output, workers, lambda text: out.print(escape(text)))
     for grid in grids.values():
         out.print()
         out.print(grid)
-    out.print(f"\ntables and figures are in {output}")
+    out.print(f"\ntables and figures are in {studies.place(output, at)}")
     if any(grid.warnings for grid in grids.values()):
         raise typer.Exit(1)
+
+
+def _show_plan(left: dict[str, Cell], workers: int) -> None:
+    """The cells that are left, those that would be refused, and how long the others take."""
+    from zofc.report.tables import duration
+    from zofc.studies.forecast import forecast, told
+
+    rows = [[str(cell.labels[key]) for key in ("line", "setting", "seed")] for cell in left.values()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, row in zip(left, rows, strict=True):
+        line, setting, seed = (word.ljust(width) for word, width in zip(row, widths, strict=True))
+        out.print(f"  {escape(f'{line}  {setting}  seed {seed}')}  [dim]{name}[/]", highlight=False, soft_wrap=True)
+    found = forecast(list(left.values()), workers)
+    if found.seconds or not found.unknown:
+        alone = "; what is timed has the machine for itself" * any(cell.work.alone for cell in left.values())
+        out.print(f"about {duration(found.seconds)} here with {workers} at a time{alone}")
+    for said, reasons in (("would be refused", found.refused), ("not estimated", found.unknown)):
+        for text in told(reasons):
+            out.print(f"[yellow]{said}:[/] {escape(text)}", soft_wrap=True)
 
 
 @app.command()

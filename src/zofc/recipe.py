@@ -318,13 +318,26 @@ def recipe_presets(name_or_path: str) -> list[str]:
 
 def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
     """A shipped recipe by name or a file by path, with `dotted.key=value` overrides, whole and validated."""
-    written, changes = read_files(name_or_path), read_overrides(overrides)
+    return _built(read_files(name_or_path), read_overrides(overrides))
+
+
+def change_recipe(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
+    """A recipe with overrides over it, checked as those of a file are."""
+    if not overrides:
+        return recipe
+    written = Layer(recipe.name, {**recipe.model_dump(), "resolved": recipe.preset})
+    return _built(written, read_overrides(overrides))
+
+
+def _built(written: Layer, changes: Layer) -> Recipe:
     problems = [*written.problems, *changes.problems, *_overlay_problems(written)]
     problems += _choice_problems(written, changes)
     chosen = (written | changes).values.get("preset", "paper")
     recipe, found = check(Recipe, _overlaid(written, str(chosen), changes))
     problems += [problem for problem in found if problem.key != ("preset",)]
     for preset in PRESETS:  # a mistake in an overlay should not wait until somebody chooses it
+        if preset not in written.part("presets").values:
+            continue
         _, others = check(Recipe, _overlaid(written, preset, changes))
         problems += [problem for problem in others if problem.key[:1] == ("presets",)]
     if problems or recipe is None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import cache
 
 from zofc import paper
 from zofc.errors import RecipeError, nearest
 from zofc.methods import get_method
-from zofc.recipe import Recipe, dump_recipe, load_recipe, recipe_names
+from zofc.recipe import Recipe, change_recipe, load_recipe, recipe_names
 from zofc.studies import settings
 from zofc.studies.grid import Cell
 from zofc.studies.scale import Scale
@@ -85,15 +84,15 @@ class Study:
 
     def _recipe(self, line: Line, setting: str, scale: Scale, seed: int, changes: Sequence[str]) -> Recipe:
         there = SETTINGS[setting]
-        recipe = load_recipe(f"{line.family}/{there.recipes}", [f"seed={seed}", *there.changes, *line.changes])
-        return changed(scale.apply(recipe), changes)
+        recipe = _loaded(f"{line.family}/{there.recipes}", (*there.changes, *line.changes))
+        return change_recipe(scale.apply(recipe.model_copy(update={"seed": seed})), changes)
 
     def _refusal(self, line: Line, setting: str) -> str | None:
         """Why a line has no cell in a setting; empty where the paper has none either."""
         there = SETTINGS[setting]
         if f"{line.family}/{there.recipes}" not in recipe_names():
             return ""
-        recipe = load_recipe(f"{line.family}/{there.recipes}", there.changes)
+        recipe = _loaded(f"{line.family}/{there.recipes}", there.changes)
         return get_method(recipe.method.name).refuses_domains if recipe.data.by == "domain" else None
 
     def printed(self, line: Line, setting: str) -> dict[str, float]:
@@ -106,14 +105,10 @@ class Study:
         return {names.get(metric, metric): value for metric, value in found.items()}
 
 
-def changed(recipe: Recipe, changes: Sequence[str]) -> Recipe:
-    """A recipe with `key=value` changes over it, checked as those on a command line are."""
-    if not changes:
-        return recipe
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "recipe.yaml")
-        path.write_text(dump_recipe(recipe), "utf-8")
-        return load_recipe(str(path), changes)
+@cache
+def _loaded(name: str, changes: tuple[str, ...]) -> Recipe:
+    """A shipped recipe, which many cells share."""
+    return load_recipe(name, changes)
 
 
 def _printed_lines(table: str) -> tuple[Line, ...]:

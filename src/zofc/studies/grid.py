@@ -19,7 +19,7 @@ from typing import Any
 from zofc.data.source import remembered_sources
 from zofc.errors import Interrupted, RunError, ZofcError
 from zofc.recipe import Recipe
-from zofc.studies.pool import in_processes
+from zofc.studies.pool import Killed, in_processes
 from zofc.studies.work import TRAIN, Row, Work
 from zofc.training.folder import write_whole
 
@@ -45,7 +45,11 @@ class Cell:
         return self.work.name(self.recipe, runs)
 
     def done(self, runs: Path) -> bool:
-        return self.work.done(self.recipe, runs)
+        """What cannot be read is not finished; why it cannot is said when it is worked."""
+        try:
+            return self.work.done(self.recipe, runs)
+        except ZofcError:
+            return False
 
     def told(self, row: Row) -> str:
         """Its row in a few words."""
@@ -88,16 +92,17 @@ def _stage(cell: Cell) -> int:
 
 
 def _work(cells: Sequence[Cell], runs: Path, workers: int) -> Iterator[tuple[Cell, Row]]:
-    """With several workers, in processes that share the cores."""
-    if workers == 1 or not cells:
-        with remembered_sources():
-            for cell in cells:
-                yield cell, run_cell(cell, runs)
-        return
+    """With several workers, in processes that share the cores; what is finished is only read, and here."""
+    here, left = list(cells), list[Cell]()
+    if workers > 1:
+        here, left = [cell for cell in cells if cell.done(runs)], [cell for cell in cells if not cell.done(runs)]
+    with remembered_sources():
+        for cell in here:
+            yield cell, run_cell(cell, runs)
     threads = max(1, (os.cpu_count() or 1) // workers)
-    shared = [replace(cell, recipe=_with_threads(cell.recipe, threads)) for cell in cells]
+    shared = [replace(cell, recipe=_with_threads(cell.recipe, threads)) for cell in left]
     for number, row in in_processes(partial(run_cell, runs=runs), shared, workers):
-        yield cells[number], row
+        yield left[number], {**left[number].labels, "failed": str(row)} if isinstance(row, Killed) else row
 
 
 def _with_threads(recipe: Recipe, threads: int) -> Recipe:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-import torch
-
-from zofc.data.source import remembered_sources
-from zofc.errors import RecipeError, ZofcError
-from zofc.model.backbone import PRECISIONS, load_backbone
-from zofc.recipe import Recipe
+import zofc
+from zofc.errors import RecipeError
 from zofc.report.tables import Grid
-from zofc.studies import figures, tables
+from zofc.studies import figures, forms, tables
 from zofc.studies.catalogue import Study
 from zofc.studies.grid import Cell, run_grid
 from zofc.studies.scale import Scale
 from zofc.studies.settings import SETTINGS
 from zofc.studies.work import TRAIN, Row
-from zofc.training.device import pick_device
 from zofc.training.folder import write_whole
 
 Tell = Callable[[str], None]
@@ -41,6 +36,7 @@ class Plan:
     def cells(self, study: Study) -> list[Cell]:
         return study.cells(self.scale, self.seeds, self.datasets, self.changes)
 
+    @cached_property
     def distinct(self) -> dict[str, Cell]:
         """Every cell of the plan once, with those that it needs, by the name of its result."""
         cells = [cell for study in self.studies for cell in self.cells(study)]
@@ -53,11 +49,11 @@ class Plan:
 
     def open(self) -> dict[str, Cell]:
         """Those that are not finished."""
-        return {name: cell for name, cell in self.distinct().items() if not cell.done(self.runs)}
+        return {name: cell for name, cell in self.distinct.items() if not cell.done(self.runs)}
 
     def standing(self) -> str:
         """How many of its cells are finished, in words."""
-        words, cells = [], self.distinct().values()
+        words, cells = [], self.distinct.values()
         for what, trained in (("run", True), ("measurement", False)):
             finished = [cell.done(self.runs) for cell in cells if (cell.work == TRAIN) is trained]
             if finished:
@@ -75,45 +71,12 @@ def on(studies: Sequence[Study], datasets: Sequence[str]) -> tuple[Study, ...]:
     return found
 
 
-# -- before: how long it will take -----------------------------------------------------------------------------------
-
-
-def estimate(cells: Sequence[Cell]) -> tuple[float, list[str]]:
-    """Seconds for one worker, from the passes that the cells make and the speed of one forward pass here; and what
-    could not be estimated, each with its reason."""
-    seconds, unknown = 0.0, []
-    speeds: dict[tuple[str, str], float] = {}
-    with remembered_sources():
-        for cell in cells:
-            key = (cell.recipe.backbone.name, cell.recipe.training.precision)
-            try:
-                if key not in speeds:
-                    speeds[key] = _images_per_second(cell.recipe)
-                seconds += cell.work.passes(cell.recipe) / speeds[key]
-            except ZofcError as error:
-                unknown.append(f"{cell}: {error}")
-    return seconds, unknown
-
-
-def _images_per_second(recipe: Recipe, batch: int = 16) -> float:
-    device, precision = pick_device(recipe.training.device), PRECISIONS[recipe.training.precision]
-    backbone = load_backbone(recipe.backbone, recipe.seed, device, precision)
-    images = torch.zeros(batch, 3, backbone.image_size, backbone.image_size, device=device)
-    seconds = []
-    with torch.no_grad():
-        for _ in range(4):
-            clock = time.perf_counter()
-            float(backbone.features(images).sum())
-            seconds.append(time.perf_counter() - clock)
-    return batch / min(seconds)
-
-
 # -- running, and what comes of it -----------------------------------------------------------------------------------
 
 
 def run(plan: Plan, out: Path, workers: int, tell: Tell) -> dict[str, Grid]:
     """Work what is left of a plan, then write every study's outputs below `out`; its tables by name."""
-    distinct = plan.distinct()
+    distinct = plan.distinct
     wanted = {study.name: [(cell, cell.name(plan.runs)) for cell in plan.cells(study)] for study in plan.studies}
     rows: dict[str, Row] = {}
     names = {id(cell): name for name, cell in distinct.items()}
@@ -122,23 +85,36 @@ def run(plan: Plan, out: Path, workers: int, tell: Tell) -> dict[str, Grid]:
         tell(f"[{len(rows)}/{len(distinct)}] {cell}: {cell.told(row)}")
     return {
         study.name: _write(
-            plan, study, [{**rows[name], **cell.labels} for cell, name in wanted[study.name]], out / study.name
+            plan,
+            study,
+            [{**rows[name], **cell.labels} for cell, name in wanted[study.name]],
+            place(out, plan.scale) / study.name,
         )
         for study in plan.studies
     }
 
 
+def place(out: Path, scale: Scale) -> Path:
+    """Where the outputs of a scale lie."""
+    return out / f"{scale.name}{'-fast' * scale.fast}"
+
+
 def _write(plan: Plan, study: Study, rows: Sequence[Row], folder: Path) -> Grid:
+    """A study's files, in place of those that were there."""
     folder.mkdir(parents=True, exist_ok=True)
-    about = {"study": study.name, "scale": plan.scale.name, "says": plan.scale.says, "changes": plan.changes}
-    write_whole(folder / "rows.json", json.dumps({**about, "rows": rows}, indent=1) + "\n")
-    columns = study.columns(plan.datasets)
-    grid = tables.table(study, plan.scale, rows, columns, plan.changes)
+    scale, columns = plan.scale, study.columns(plan.datasets)
+    about = {"study": study.name, "scale": scale.name, "fast": scale.fast, "says": scale.says, "zofc": zofc.__version__}
+    write_whole(folder / "rows.json", json.dumps({**about, "changes": plan.changes, "rows": rows}, indent=1) + "\n")
+    grid = tables.table(study, scale, rows, columns, plan.changes)
     write_whole(folder / "table.md", grid.markdown())
-    write_whole(folder / "table.csv", tables.as_csv(grid))
-    write_whole(folder / "table.tex", tables.as_latex(grid))
-    for name, drawing in drawings(study, plan.scale, rows, columns):
-        figures.save(drawing, folder / name)
+    write_whole(folder / "table.csv", forms.as_csv(study.name, scale, tables.numbers(study, rows, columns)))
+    write_whole(folder / "table.tex", forms.as_latex(grid, columns, tables.measures(study)))
+    drawn = [
+        path for name, drawing in drawings(study, scale, rows, columns) for path in figures.save(drawing, folder / name)
+    ]
+    for old in (path for form in figures.FORMATS for path in folder.glob(f"*.{form}")):
+        if old not in drawn:
+            old.unlink()
     return grid
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from zofc.report.tables import NONE, Grid
@@ -33,28 +33,76 @@ MEASURES = {
     "runtime": {**MEMORY, "seconds": "steps of an epoch, s"},
     "operations": costs.OPERATIONS,
     "flatness": FLATNESS,
+    "trade-off": {**MEMORY, "all_classes": SPELLED["all_classes"]},
 }
 EXECUTED, FORMULA = ": executed", ": formula"  # what the titles of the rows of operations end with
 DIGITS = {"gigabytes": ".3f", "seconds": ".3f"} | dict.fromkeys(costs.OPERATIONS, ".4g")
 
 
-def table(study: Study, scale: Scale, rows: Rows, columns: Sequence[str], changes: Sequence[str] = ()) -> Grid:
-    """Ours and, where it prints a number, the paper's, for each line of a study."""
-    measures = MEASURES.get(study.shows, SPELLED)
-    heads = [f"{setting}: {words}" for setting in columns for words in measures.values()]
-    body = []
+@dataclass(frozen=True)
+class Number:
+    """What a row of a table has in a setting, a value for each seed that has one, and what the paper prints there."""
+
+    line: str
+    setting: str
+    metric: str
+    values: tuple[float, ...]
+    seeds: int
+    failed: int  # of them
+    printed: float | None
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.mean(self.values) if self.values else None
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation over seeds; none where operations were counted, the same each time."""
+        exact = self.metric in costs.OPERATIONS and len(set(self.values)) == 1
+        return statistics.stdev(self.values) if len(self.values) > 1 and not exact else None
+
+    def __str__(self) -> str:
+        """`41.00 ± 1.41 (2 of 3 seeds) [83.34]`: ours, over how many seeds if not over all, and the paper's."""
+        mean, spread = self.mean, self.spread
+        shown = NONE
+        if mean is not None:
+            form = f".{_places(mean)}f" if self.metric in FLATNESS else DIGITS.get(self.metric, ".2f")
+            shown = format(mean, form) + ("" if spread is None else f" ± {spread:{form}}")
+            shown += f" ({len(self.values)} of {self.seeds} seeds)" * (len(self.values) < self.seeds)
+        return shown if self.printed is None else f"{shown} [{self.printed:g}]"
+
+
+def measures(study: Study) -> dict[str, str]:
+    """What a study's table shows in each setting, and what that is called."""
+    return MEASURES.get(study.shows, SPELLED)
+
+
+def numbers(study: Study, rows: Rows, columns: Sequence[str]) -> Iterator[Number]:
+    """Those of a study's table, row by row, setting by setting."""
     for line in study.lines:
         for way, values in _ways(study, rows).items():
-            cells = []
             for setting in columns:
                 mine = [row for row in rows if (row["line"], row["setting"]) == (line.title, setting)]
-                found = [values(line, row) for row in mine if "failed" not in row]
+                good = [row for row in mine if "failed" not in row]
+                found = [values(line, row) for row in good]
                 printed = {} if way == EXECUTED else study.printed(line, setting)
-                cells += [_cell(metric, found, printed.get(metric)) for metric in measures]
-            if any(cell != NONE for cell in cells):
-                body.append((line.title + way, *cells))
+                for metric in measures(study):
+                    had = tuple(value[metric] for value in found if metric in value)
+                    counts = len(mine), len(mine) - len(good)
+                    yield Number(line.title + way, setting, metric, had, *counts, printed.get(metric))
+
+
+def table(study: Study, scale: Scale, rows: Rows, columns: Sequence[str], changes: Sequence[str] = ()) -> Grid:
+    """Ours and, where it prints a number, the paper's, for each line of a study."""
+    heads = [f"{setting}: {words}" for setting in columns for words in measures(study).values()]
+    body = []
+    for title, found in groupby(numbers(study, rows, columns), key=lambda number: number.line):
+        cells = tuple(map(str, found))
+        if any(cell != NONE for cell in cells):
+            body.append((title, *cells))
     seeds = len({row["seed"] for row in rows})
-    notes = [f"Scale {scale.name}: {scale.says}. {seeds} seed{'s' * (seeds != 1)}; mean ± standard deviation."]
+    over = f"{seeds} seeds; mean ± standard deviation" if seeds > 1 else "1 seed"
+    notes = [f"Scale {scale.name}: {scale.says}. {over}."]
     if any("[" in cell for _, *cells in body for cell in cells):
         notes.append("In brackets, what the paper prints at its own scale.")
     notes += _notes(study, scale, rows)
@@ -67,18 +115,21 @@ def table(study: Study, scale: Scale, rows: Rows, columns: Sequence[str], change
     return Grid(("", *heads), tuple(body), study.title, tuple(notes), tuple(_failures(rows)))
 
 
-def _failures(rows: Rows, most: int = 5) -> list[str]:
+def _failures(rows: Rows) -> list[str]:
     """Each reason, with the cells that failed for it."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
         if "failed" in row:
             where = f"{row['line']}, {row['setting']}, seed {row['seed']}"
             reasons.setdefault(row["failed"], []).append(where)
-    found = []
-    for why, cells in reasons.items():
-        others = f" and {len(cells) - most} others" if len(cells) > most + 1 else ""
-        found.append(f"{'; '.join(cells[: most if others else None])}{others} failed: {why}")
-    return found
+    return [f"{some(cells)} failed: {why}" for why, cells in reasons.items()]
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """All of them if they are few, else the first and how many others."""
+    if len(names) <= most + 1:
+        return "; ".join(names)
+    return f"{'; '.join(names[:most])} and {len(names) - most} others"
 
 
 def _ways(study: Study, rows: Rows) -> dict[str, Values]:
@@ -87,7 +138,7 @@ def _ways(study: Study, rows: Rows) -> dict[str, Values]:
         counts: dict[str, Values] = {EXECUTED: costs.executed, FORMULA: costs.by_formula}
         return {way: costs.beside_first_order(count, study, rows) for way, count in counts.items()}
     ways: dict[str, Values] = {
-        "memory": costs.most_memory, "runtime": costs.time_and_memory, "flatness": _flatness,
+        "memory": costs.most_memory, "runtime": costs.time_and_memory, "flatness": _flatness, "trade-off": _trade_off,
     }  # fmt: skip
     return {"": ways.get(study.shows, _metrics)}
 
@@ -97,6 +148,12 @@ def _metrics(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
     return {metric: row[metric] for metric in SPELLED if row[metric] is not None}
 
 
+def _trade_off(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
+    """The point of a run in the figure; one that makes no steps needs no memory for them."""
+    memory = {"gigabytes": row["peak_memory"] / costs.GIB} if row["steps"] else {}
+    return {**_metrics(line, row), **memory}
+
+
 def _flatness(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
     found: dict[str, float] = {}
     for over, scores in row["flatness"].items():
@@ -104,16 +161,6 @@ def _flatness(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
             values = [score for _, score in scores]
             found |= {f"last {over}": values[-1], f"mean {over}": statistics.fmean(values)}
     return found
-
-
-def _cell(metric: str, rows: Sequence[Mapping[str, float]], printed: float | None) -> str:
-    found = [row[metric] for row in rows if metric in row]
-    mean, exact = statistics.mean(found or [0]), metric in costs.OPERATIONS and len(set(found)) == 1
-    form = f".{_places(mean)}f" if metric in FLATNESS else DIGITS.get(metric, ".2f")
-    shown = format(mean, form) if found else NONE
-    if len(found) > 1 and not exact:
-        shown += f" ± {statistics.stdev(found):{form}}"
-    return shown if printed is None else f"{shown} [{printed:g}]"
 
 
 def _places(value: float, significant: int = 3) -> int:
@@ -129,6 +176,8 @@ def _notes(study: Study, scale: Scale, rows: Rows) -> list[str]:
         return costs.runtime_notes(rows)
     if study.shows == "operations":
         return costs.operation_notes(study, rows)
+    if study.shows == "trade-off":
+        return [f"Of the steps of all tasks, the one that needs most. {costs.WHAT_MEMORY}"]
     if study.shows == "flatness":
         asked = scale.flatness
         images = f"{asked.images} {asked.split} images a class" if asked.images else f"all {asked.split} images"
@@ -138,36 +187,3 @@ def _notes(study: Study, scale: Scale, rows: Rows) -> list[str]:
             "learned is no old one, so it begins after the second. The paper prints curves, and no numbers."
         ]
     return []
-
-
-def as_csv(grid: Grid) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(grid.headers)
-    writer.writerows(grid.rows)
-    return text.getvalue()
-
-
-LATEX = {
-    "±": r"$\pm$", "%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "—": "--", "–": "--", "−": "$-$", "·": r"$\cdot$",
-    "Φ": r"$\Phi$", "θ": r"$\theta$", "ρ": r"$\rho$", "⁺": "$^+$", "‖": r"$\|$",
-}  # fmt: skip
-
-
-def as_latex(grid: Grid) -> str:
-    """A booktabs table with its title and notes as the caption."""
-    lines = [_latex_row(grid.headers), r"\midrule", *(_latex_row(row) for row in grid.rows)]
-    caption = _latex(" ".join([f"{grid.title}.", *grid.notes]))
-    body = "\n".join(lines)
-    return (
-        "\\begin{table}\n\\centering\n\\begin{tabular}{l" + "r" * (len(grid.headers) - 1) + "}\n\\toprule\n"
-        f"{body}\n\\bottomrule\n\\end{{tabular}}\n\\caption{{{caption}}}\n\\end{{table}}\n"
-    )
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-    return " & ".join(map(_latex, cells)) + r" \\"
-
-
-def _latex(text: str) -> str:
-    return "".join(LATEX.get(letter, letter) for letter in text)

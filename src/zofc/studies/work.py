@@ -30,6 +30,7 @@ KEPT = (
 ENVIRONMENT = ("python", "torch", "timm", "device_name")
 FLATNESS = "flatness.json"  # in a run folder
 NOT_COST = {"training": {"checkpoint_minutes", "keep_tasks", "loggers"}}  # settings that no step notices
+SAVING = 20.0  # seconds that a process may take to save what it is at
 SCORED = ("over", "rho", "images", "split", "rows")  # settings that Φ depends on
 Row = dict[str, Any]
 
@@ -80,6 +81,7 @@ class TrainRun:
     def do(self, recipe: Recipe, runs: Path) -> Row:
         """A finished run is only read, so its device and images need not be here."""
         if not self.done(recipe, runs):
+            _let_go(runs / self.name(recipe, runs))
             train(start_run(recipe, _place(recipe, runs)))
         folder = RunFolder.existing(runs / self.name(recipe, runs))
         metrics, made_with = folder.read_json("metrics.json"), folder.read_json("environment.json")
@@ -115,6 +117,13 @@ def _place(recipe: Recipe, runs: Path) -> Path:
         return runs
     learned = RunFolder.existing(path).read_json("metrics.json").get("tasks", 0)
     return runs if set(kept_tasks(path)) >= set(range(1, learned + 1)) else runs / "kept"
+
+
+def _let_go(path: Path) -> None:
+    """Wait until a process of a grid that was killed has saved its run."""
+    if path.is_dir():
+        with RunFolder(path).locked(SAVING):
+            pass
 
 
 def _evaluations(plan: Group) -> int:

@@ -138,9 +138,9 @@ class RunFolder:
         write_whole(self.path / name, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """The sole right to write; the system gives it back however the process ends."""
-        lock = FileLock(self.path / ".lock", timeout=0)
+    def locked(self, patience: float = 0) -> Iterator[None]:
+        """The sole right to write, waited for so many seconds; the system gives it back however the process ends."""
+        lock = FileLock(self.path / ".lock", timeout=patience)
         with speaking_of(self.path):
             try:
                 lock.acquire()
