@@ -59,6 +59,9 @@ def claim(begins: str) -> Claim:
         ([9.0, 9.5, 10.0], [5.0, 6.0, 5.5], "does not hold"),
         ([5.0, 9.0, 6.0], [6.0, 7.0, 7.0], "too close to tell"),  # less in two of three
         ([5.0, 50.0, 8.0], [6.0, 51.0, 9.0], "holds"),  # paired: seeds differ by more than lines do
+        ([5.0, 5.0, 5.0], [6.0, 6.5, 7.0], "holds"),  # 5.2 standard errors, where Student asks for 4.3 of three
+        ([5.0, 5.0, 5.0], [6.0, 7.0, 8.0], "too close to tell"),  # 3.5
+        ([5.0, 5.0], [6.0, 6.5], "too close to tell"),  # 5, where he asks for 12.7 of two
         ([5.0], [9.0], "holds"),
         ([9.0], [5.0], "does not hold"),
         ([5.0], [5.0], "too close to tell"),

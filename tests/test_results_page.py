@@ -48,8 +48,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write(folder: Path, name: str, rows: list[dict[str, Any]], fast: bool, **more: Any) -> None:
     scale = get_scale("small").faster() if fast else get_scale("small")
-    told = {"study": name, "scale": "small", "says": scale.says, "changes": ["backbone.name=b.safetensors"], **more}
-    (folder / f"{name}.json").write_text(json.dumps({**told, "rows": rows}), "utf-8")
+    about = {"study": name, "scale": "small", "says": scale.says, "fast": fast, **more}
+    told = {**about, "changes": ["backbone.name=b.safetensors"], "rows": rows}
+    (folder / f"{name}.json").write_text(json.dumps(told), "utf-8")
 
 
 def written(root: Path) -> str:
@@ -120,16 +121,6 @@ def test_how_it_was_run_comes_last_with_the_commands(here: Path) -> None:
     assert max(len(line) for line in text.splitlines() if not line.startswith(("|", "!", "zofc"))) <= 120
 
 
-def test_a_setting_whose_test_images_are_not_known_is_told_without_them(here: Path) -> None:
-    row = {**trained("ZO-FC", "pacs-pooled", all_classes=10 * 2**0.5), "tested": None}
-    write(here / results_page.RESULTS, "main-table", [row], fast=True)
-    flat = " ".join(written(here).split())
-    assert (
-        "cifar100-inc10, 100000000 test images; pacs-pooled (7 classes in all styles, three and then two a task)."
-        in flat
-    )
-
-
 # -- training beside the paper's -------------------------------------------------------------------------------------
 
 
@@ -156,31 +147,11 @@ def test_a_best_learning_rate_at_the_end_of_the_search_is_told(tmp_path: Path) -
 # -- what is read ----------------------------------------------------------------------------------------------------
 
 
-def test_the_number_of_test_images_is_what_all_accuracies_are_shares_of() -> None:
-    shares = [trained("one", all_classes=100 * 127 / 350), trained("one", all_classes=100 * 111 / 350)]
-    assert files.test_images(shares) == {"cifar100-inc5": 350}
-    assert files.test_images([{"setting": "cifar100-inc5", "failed": REFUSED}]) == {}
-    assert files.test_images([trained("one", all_classes=10 * 2**0.5), *shares]) == {}  # a share of no test set
-
-
-def test_a_row_that_has_the_number_of_its_test_images_keeps_it(here: Path) -> None:
-    folder = here / results_page.RESULTS
-    bare = trained("ZO-FC", "pacs-pooled", all_classes=100 * 127 / 350)
-    del bare["tested"]
-    write(folder, "main-table", [trained("ZO-FC", tested=5000), bare], fast=True)
-    (result,) = [result for result in files.load(folder) if result.study.name == "main-table"]
-    assert [row["tested"] for row in result.rows] == [5000, 350]
-
-
 def test_a_result_file_says_itself_whether_it_is_fast(here: Path) -> None:
     folder = here / results_page.RESULTS
-    write(folder, "main-table", [trained("ZO-FC")], fast=True)
-    assert [result.scale.fast for result in files.load(folder) if result.study.name == "main-table"] == [True]
-    told = json.loads((folder / "main-table.json").read_text())
-    (folder / "main-table.json").write_text(json.dumps({**told, "says": "in other words", "fast": True}))
-    assert [result.scale.fast for result in files.load(folder) if result.study.name == "main-table"] == [True]
-    (folder / "main-table.json").write_text(json.dumps({**told, "fast": False}))
-    assert [result.scale.fast for result in files.load(folder) if result.study.name == "main-table"] == [False]
+    for fast in (True, False):
+        write(folder, "main-table", [trained("ZO-FC")], fast, says="in other words")
+        assert [result.scale.fast for result in files.load(folder) if result.study.name == "main-table"] == [fast]
 
 
 # -- writing and checking --------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from typing import Any
 
 Row = Mapping[str, Any]
 Evidence = Mapping[str, Sequence[Row]]  # rows by the name of their study
-ERRORS = 2.0  # a difference counts beyond so many of its errors
+ERRORS = 2.0  # a difference counts beyond so many of its errors, where these are known
+STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # of errors over seeds
 ROUNDING = 1e-9
 
 
@@ -86,9 +87,9 @@ class Gain:
     of: Callable[[float], float]
     close: bool = False
 
-    def side(self, value: float, error: float | None) -> int:
+    def side(self, value: float, doubt: float) -> int:
         """Whether a number speaks for a claim (1), against it (−1), or is too close to tell."""
-        gain, bound = self.of(value), ERRORS * (error or 0.0) + ROUNDING
+        gain, bound = self.of(value), doubt + ROUNDING
         return int(gain > (-ROUNDING if self.close else bound)) - int(gain < -bound)
 
 
@@ -157,17 +158,23 @@ class Compared:
         elif len(names) == 2:
             lines = [f"{name}: {value:{measure.form}}" for name, value in zip(names, means, strict=True)]
             shown = f"{told} ({' beside '.join(lines)})"
-        side = self.gain.side(mean, error)
+        side = self.gain.side(mean, self._doubt(seeds, known))
         return Comparison(setting, names, measure, unit, mean, error, len(seeds), side, told, shown)
 
     def _error(self, seeds: Sequence[Sequence[Row]], known: Sequence[Sequence[float]]) -> float | None:
-        """Over seeds; with one, or where it does not shrink with more, what is known of the numbers themselves."""
+        """The standard error over seeds; of one, what is known of the numbers themselves."""
+        if len(seeds) > 1:
+            return float(statistics.stdev(self.formula(*values) for values in known) / len(known) ** 0.5)
         errors = [measure.error_of(row) for row, (_, measure) in zip(seeds[0], self.numbers, strict=True)]
-        own = propagated(self.formula, known[0], errors)
+        return propagated(self.formula, known[0], errors)
+
+    def _doubt(self, seeds: Sequence[Sequence[Row]], known: Sequence[Sequence[float]]) -> float:
+        """What a difference must exceed: an interval of 95 % over seeds, and what does not shrink with more of them."""
+        own = ERRORS * (self._error(seeds[:1], known[:1]) or 0.0)
         if len(seeds) == 1:
             return own
-        over_seeds = float(statistics.stdev(self.formula(*values) for values in known) / len(known) ** 0.5)
-        return max(over_seeds, own) if own is not None and self.numbers[0][1].lasting else over_seeds
+        over_seeds = STUDENT.get(len(seeds), ERRORS) * (self._error(seeds, known) or 0.0)
+        return max(over_seeds, own) if self.numbers[0][1].lasting else over_seeds
 
 
 def propagated(formula: Callable[..., float], values: Sequence[float], errors: Sequence[float | None]) -> float | None:

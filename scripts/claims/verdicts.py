@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
 
-from claims.comparisons import ERRORS, Comparison, Evidence, Question, number
+from claims.comparisons import ERRORS, STUDENT, Comparison, Evidence, Question, number
 from claims.measures import PRECISION
 from zofc.studies.catalogue import STUDIES
 from zofc.studies.settings import SETTINGS
@@ -34,8 +34,8 @@ RULE = (
     "**Comparisons.** Two lines are compared in one setting with the same seeds: the line that a claim is about less "
     "the other, or with × the one in units of the other. Lines that are missing or failed are in none. Streams whose "
     "tasks bring no new classes are told apart, not counted.",
-    f"**Several seeds.** A difference counts if its mean is more than {ERRORS:g} standard errors over seeds. Of "
-    "differences that are chance alone, three in ten pass this with two seeds, one in five with three.",
+    "**Several seeds.** A difference counts if zero lies outside the 95 % interval of its mean by Student's t: more "
+    f"than {STUDENT[2]:g} standard errors over two seeds, {STUDENT[3]:g} over three.",
     f"**One seed.** A difference of accuracies or of forgetting counts if it is more than {ERRORS:g} binomial standard "
     "errors, from the accuracies and the number of test images, as if the two lines had been tested on different "
     "images. Of Φ the sign alone decides. What does not count is *too close*.",

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from claims.comparisons import Evidence, Row
 
@@ -54,30 +51,13 @@ class Result:
 
 def load(folder: Path) -> list[Result]:
     """The result files of a folder, in the order of the catalogue."""
-    files = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("*.json"))]
-    tested = test_images([row for told in files for row in told["rows"]])
     found = {}
-    for told in files:
-        rows = tuple({"tested": tested.get(row["setting"]), **row} for row in told["rows"])
-        found[told["study"]] = Result(get_study(told["study"]), _scale(told), tuple(told["changes"]), rows)
+    for path in sorted(folder.glob("*.json")):
+        told = json.loads(path.read_text("utf-8"))
+        scale = replace(get_scale(told["scale"]), says=told["says"], fast=told["fast"])
+        study, changes, rows = get_study(told["study"]), tuple(told["changes"]), tuple(told["rows"])
+        found[told["study"]] = Result(study, scale, changes, rows)
     return [found[name] for name in STUDIES if name in found]
-
-
-def _scale(told: dict[str, Any]) -> Scale:
-    """Of a file that does not say whether it is fast, its sentence does."""
-    scale = get_scale(told["scale"])
-    return replace(scale, says=told["says"], fast=told.get("fast", told["says"] == scale.faster().says))
-
-
-def test_images(rows: Sequence[Row]) -> dict[str, int]:
-    """How many test images a setting has. Accuracies are whole numbers of images, so it is the least number that all
-    of a setting can be shares of; a setting for which that is no test set's is left out."""
-    found: dict[str, int] = {}
-    for row in rows:
-        if row.get("all_classes") is not None and "failed" not in row:
-            share = Fraction(row["all_classes"] / 100).limit_denominator(MOST_IMAGES)
-            found[row["setting"]] = math.lcm(found.get(row["setting"], 1), share.denominator)
-    return {setting: images for setting, images in found.items() if images <= MOST_IMAGES}
 
 
 def evidence_of(results: Sequence[Result]) -> Evidence:

@@ -81,7 +81,7 @@ def _commands(results: Sequence[Result], folder: Path) -> list[str]:
     return [
         "### Commands",
         "\n".join(["```sh", first, *commands, "python scripts/results_page.py", "```"]),
-        f"Each study writes `studies/STUDY/rows.json`, which is `{folder}/STUDY.json` here.",
+        f"Each study writes `studies/SCALE/STUDY/rows.json`, which is `{folder}/STUDY.json` here.",
     ]
 
 

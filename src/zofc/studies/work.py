@@ -85,9 +85,11 @@ class TrainRun:
             train(start_run(recipe, _place(recipe, runs)))
         folder = RunFolder.existing(runs / self.name(recipe, runs))
         metrics, made_with = folder.read_json("metrics.json"), folder.read_json("environment.json")
+        matrix = AccuracyMatrix.from_json(folder.read_json("matrix.json"))
         return {
             **{key: metrics[key] for key in KEPT},
-            "over_time": list(all_classes_over_time(AccuracyMatrix.from_json(folder.read_json("matrix.json")))),
+            "over_time": list(all_classes_over_time(matrix)),
+            "tested": sum(matrix.counts),
             "environment": {key: made_with[key] for key in ENVIRONMENT},
             "backbone": made_with["backbone"]["checksum"],
             "data": made_with["data"],
