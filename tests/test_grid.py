@@ -16,13 +16,14 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
+import torch
 
 from zofc.analysis.cost import Cost
 from zofc.data.source import SOURCES, Source, SourceOptions, open_source
 from zofc.errors import RunError
 from zofc.recipe import Recipe, dump_recipe
 from zofc.studies import work
-from zofc.studies.grid import Cell, collect, run_cell, run_grid
+from zofc.studies.grid import Cell, collect, run_cell, run_grid, take_device
 from zofc.studies.pool import Killed, in_processes
 from zofc.studies.work import KEPT, MeasureCost
 from zofc.training.checkpoint import load_checkpoint
@@ -264,6 +265,39 @@ def test_a_clock_is_read_with_nothing_beside_it(
     monkeypatch.setattr(work, "cost", cost)
     order = [cell for cell, _ in run_grid([timed, *cells(tiny_recipe, 1)], tmp_path, workers=2)]
     assert order[-1] is timed and seen == [timed.recipe]
+
+
+seats: list[int] = []
+
+
+def sit(seat: int) -> None:
+    seats.append(seat)
+
+
+def seat_of(number: int) -> int:
+    time.sleep(0.5)  # long enough for both to have something to do
+    return seats[0]
+
+
+def test_processes_have_seats_and_the_one_who_follows_takes_that_of_the_one_who_died(tmp_path: Path) -> None:
+    assert set(dict(in_processes(seat_of, range(6), 2, sit)).values()) == {0, 1}
+    taken = dict(in_processes(partial(sits, at=1, before=tmp_path / "once"), range(8), 2, sit))
+    assert set(taken.values()) == {0, 1}
+
+
+def sits(number: int, at: int, before: Path) -> int:
+    dies(number, at, before)
+    return seat_of(number)
+
+
+def test_workers_share_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    for count in (0, 1, 3):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        for seat in range(5):
+            take_device(seat)
+    assert taken == [0, 1, 2, 0, 1]
 
 
 def start_method(number: int) -> str:

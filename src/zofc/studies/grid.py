@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from zofc.data.source import remembered_sources
 from zofc.errors import Interrupted, RunError, ZofcError
 from zofc.recipe import Recipe
@@ -92,7 +94,7 @@ def _stage(cell: Cell) -> int:
 
 
 def _work(cells: Sequence[Cell], runs: Path, workers: int) -> Iterator[tuple[Cell, Row]]:
-    """With several workers, in processes that share the cores; what is finished is only read, and here."""
+    """With several workers, in processes that share cores and GPUs; what is finished is only read, and here."""
     here, left = list(cells), list[Cell]()
     if workers > 1:
         here, left = [cell for cell in cells if cell.done(runs)], [cell for cell in cells if not cell.done(runs)]
@@ -101,8 +103,15 @@ def _work(cells: Sequence[Cell], runs: Path, workers: int) -> Iterator[tuple[Cel
             yield cell, run_cell(cell, runs)
     threads = max(1, (os.cpu_count() or 1) // workers)
     shared = [replace(cell, recipe=_with_threads(cell.recipe, threads)) for cell in left]
-    for number, row in in_processes(partial(run_cell, runs=runs), shared, workers):
+    for number, row in in_processes(partial(run_cell, runs=runs), shared, workers, take_device):
         yield left[number], {**left[number].labels, "failed": str(row)} if isinstance(row, Killed) else row
+
+
+def take_device(seat: int) -> None:
+    """Where there are several GPUs, each worker's `cuda` is another one, until all are taken; `cuda:1` stays what it
+    is."""
+    if (count := torch.cuda.device_count()) > 1:
+        torch.cuda.set_device(seat % count)
 
 
 def _with_threads(recipe: Recipe, threads: int) -> Recipe:

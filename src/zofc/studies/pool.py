@@ -40,21 +40,28 @@ class Killed:
         return f"its process was killed (signal {-self.status}), alone too{memory * (self.status == -signal.SIGKILL)}"
 
 
-def in_processes(work: Callable[[T], R], items: Sequence[T], workers: int) -> Iterator[tuple[int, R | Killed]]:
-    """`work` of every item, with its number, as they come; at last of those whose process was killed, one at a time."""
+def _anywhere(seat: int) -> None:
+    """For processes that are all the same."""
+
+
+def in_processes(
+    work: Callable[[T], R], items: Sequence[T], workers: int, sit: Callable[[int], None] = _anywhere
+) -> Iterator[tuple[int, R | Killed]]:
+    """`work` of every item, with its number, as they come; at last of those whose process was killed, one at a time. A
+    process begins with `sit`, given its number among those that are there at the same time."""
     again = []
     with stop_signals() as asked:
-        for number, found in _worked(work, dict(enumerate(items)), workers, asked):
+        for number, found in _worked(work, dict(enumerate(items)), workers, asked, sit):
             if isinstance(found, Killed):
                 again.append(number)
             else:
                 yield number, found
         for number in again:
-            yield from _worked(work, {number: items[number]}, 1, asked)
+            yield from _worked(work, {number: items[number]}, 1, asked, sit)
 
 
 def _worked(
-    work: Callable[[T], R], items: Mapping[int, T], workers: int, asked: StopRequest
+    work: Callable[[T], R], items: Mapping[int, T], workers: int, asked: StopRequest, sit: Callable[[int], None]
 ) -> Iterator[tuple[int, R | Killed]]:
     """The items' results by their numbers; where a process was killed, that it was. Another takes its place."""
     left, team = deque(items), list[_Worker[T, R]]()
@@ -63,7 +70,8 @@ def _worked(
             while left and (idle := next((worker for worker in team if worker.at is None), None)):
                 idle.begin(number := left.popleft(), items[number])
             while left and len(team) < workers:
-                team.append(_Worker(work))
+                free = min(set(range(workers)) - {worker.seat for worker in team})
+                team.append(_Worker(work, sit, free))
                 team[-1].begin(number := left.popleft(), items[number])
             busy = {worker: worker.at for worker in team if worker.at is not None}
             if not busy:
@@ -87,11 +95,12 @@ def _worked(
 class _Worker(Generic[T, R]):
     """A process, with the number of the item that it is at."""
 
-    def __init__(self, work: Callable[[T], R]) -> None:
+    def __init__(self, work: Callable[[T], R], sit: Callable[[int], None], seat: int) -> None:
         context = multiprocessing.get_context("spawn")
         self.at: int | None = None
+        self.seat = seat
         self.line, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(work, theirs))
+        self.process = context.Process(target=_serve, args=(work, theirs, sit, seat))
         with theirs, _unheard():
             self.process.start()
 
@@ -134,7 +143,7 @@ def _unheard() -> Iterator[None]:
 _stopping, _at_work = threading.Event(), threading.Event()
 
 
-def _serve(work: Callable[[Any], Any], line: Connection) -> None:
+def _serve(work: Callable[[Any], Any], line: Connection, sit: Callable[[int], None], seat: int) -> None:
     """A worker stops what it is at when the other end of its line is closed, or that process gone. A terminal's own
     signal reaches that process alone: a worker that got both would not wait to save."""
     os.setpgrp()
@@ -144,6 +153,7 @@ def _serve(work: Callable[[Any], Any], line: Connection) -> None:
     signal.signal(signal.SIGTERM, _stop)
     multiprocessing.set_start_method(None, force=True)  # else those who load its images would begin as slowly as it did
     remember_sources()
+    sit(seat)
     items: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
     threading.Thread(target=_listen, args=(line, items), daemon=True).start()
     with suppress(Interrupted, OSError):
