@@ -25,7 +25,7 @@ from zofc.studies import figures, forms, reproduce, tables, work
 from zofc.studies import forecast as forecasts
 from zofc.studies.catalogue import STUDIES, Study, get_study
 from zofc.studies.forecast import forecast, told
-from zofc.studies.scale import SCALES, SMALL_RATES, get_scale
+from zofc.studies.scale import LIKE, SCALES, SMALL_RATES, get_scale
 from zofc.studies.settings import OURS, PAPERS, SETTINGS
 from zofc.training.checkpoint import kept_tasks
 from zofc.training.folder import RunFolder
@@ -168,10 +168,11 @@ def test_small_rates_are_those_that_were_best_on_other_images() -> None:
     ends = {"FO": "-fo", "ZO": "-zo"}
     chosen = {f"{method}{ends[how]}": factor for (method, how), factor in best.items() if how in ends}
     chosen["zofc"] = best["adapter", "hybrid"]
-    shared = {name: factor for name, factor in SMALL_RATES.items() if not name.endswith("-long")}
-    assert shared == chosen
-    for name in SMALL_RATES.keys() - shared.keys():
-        assert SMALL_RATES[name] == chosen[name.removesuffix("-long")]
+    assert chosen == SMALL_RATES and set(LIKE.values()) <= set(chosen)
+    assert {name.partition("/")[0] for name in recipe_names()} >= set(LIKE)
+    (cell,) = get_study("prompt-epochs").cells(get_scale("small"), [1], ["cifar100"], [])[:1]
+    long = load_recipe("l2p-zo-long/cifar100-inc5").optimize["peft"]
+    assert cell.recipe.optimize["peft"].lr == pytest.approx(SMALL_RATES["l2p-zo"][1] * long.lr)
     (cell,) = of(get_study("main-table"), "L2P, ZO").cells(get_scale("small"), [1], ["cifar100"], [])
     assert cell.recipe.optimize["peft"].lr == pytest.approx(
         10 * load_recipe("l2p-zo/cifar100-inc5").optimize["peft"].lr

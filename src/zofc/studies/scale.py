@@ -19,9 +19,14 @@ SCORE = Settings(directions=0, probes=0, products=0)  # Φ alone, at the paper's
 SMALL_RATES = {
     "classifier-fo": (10.0, 10.0), "classifier-zo": (100.0, 100.0), "adapter-fo": (10.0, 10.0),
     "adapter-zo": (100.0, 100.0), "zofc": (10.0, 10.0), "lae-fo": (10.0, 10.0), "lae-zo": (1.0, 1.0),
-    "l2p-fo": (1.0, 1.0), "l2p-zo": (10.0, 10.0), "l2p-zo-long": (10.0, 10.0), "coda-fo": (100.0, 100.0),
-    "coda-zo": (100.0, 100.0), "coda-zo-long": (100.0, 100.0), "aper-fo": (100.0, 100.0), "aper-zo": (100.0, 100.0),
-    "ease-fo": (100.0, 100.0), "ease-zo": (1.0, 1.0), "inflora-fo": (100.0, 100.0), "inflora-zo": (100.0, 100.0),
+    "l2p-fo": (1.0, 1.0), "l2p-zo": (10.0, 10.0), "coda-fo": (100.0, 100.0), "coda-zo": (100.0, 100.0),
+    "aper-fo": (100.0, 100.0), "aper-zo": (100.0, 100.0), "ease-fo": (100.0, 100.0), "ease-zo": (1.0, 1.0),
+    "inflora-fo": (100.0, 100.0), "inflora-zo": (100.0, 100.0),
+}  # fmt: skip
+LIKE = {  # variants, which take the rates of these
+    "l2p-zo-long": "l2p-zo", "coda-zo-long": "coda-zo", "adapter-linear-fo": "adapter-fo",
+    "classifier-linear-fo": "classifier-fo", "prototypes": "zofc", "zofc-linear": "zofc", "zofc-lora": "zofc",
+    "zofc-prefix": "zofc", "zofc-noaug": "zofc",
 }  # fmt: skip
 
 
@@ -71,7 +76,8 @@ class Scale:
 
     def _scaled(self, recipe: Recipe) -> Recipe:
         plans = dict(recipe.optimize)
-        head, module = self.own_rates.get(recipe.name.partition("/")[0], (self.rates, self.rates))
+        family = recipe.name.partition("/")[0]
+        head, module = self.own_rates.get(LIKE.get(family, family), (self.rates, self.rates))
         for name, plan in plans.items():
             factor = head if name == "head" else module
             rates = {"lr": plan.lr * factor, "min_lr": plan.min_lr * factor}
