@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from demo_results import spread
-
 from zofc.recipe import load_recipe
 from zofc.studies.grid import Cell, collect
 

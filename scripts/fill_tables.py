@@ -16,10 +16,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path += [str(ROOT / "scripts"), str(ROOT / "benchmarks")]
 
+import step  # noqa: E402
+
 import demo_results  # noqa: E402
 import estimator_results  # noqa: E402
 import method_results  # noqa: E402
-import step  # noqa: E402
 
 DOCUMENTS = ("README.md", "benchmarks/README.md")
 SHORT = ("published", "published-first", "forward", "first", "late-3", "spsa", "first-fp32", "spsa-bf16")

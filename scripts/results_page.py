@@ -16,19 +16,16 @@ from pathlib import Path
 
 from PIL import Image
 
+from claims import CLAIMS
+from page.files import Result, drawn, evidence_of, load
+from page.findings import findings
+from page.judged import claims
+from page.setup import setup
+from page.studies import studies
+from page.words import prose
+from zofc.studies import figures
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "scripts"))
-
-from claims import CLAIMS  # noqa: E402
-from page.files import Result, drawn, evidence_of, load  # noqa: E402
-from page.findings import findings  # noqa: E402
-from page.judged import claims  # noqa: E402
-from page.setup import setup  # noqa: E402
-from page.studies import studies  # noqa: E402
-from page.words import prose  # noqa: E402
-
-from zofc.studies import figures  # noqa: E402
-
 RESULTS, PAGE, FIGURES = Path("results/small"), Path("docs/RESULTS.md"), Path("docs/figures")
 MADE_OF = "Description"  # the entry of a picture that says what was drawn
 Pictures = Mapping[str, figures.Drawing]  # by the names of their files

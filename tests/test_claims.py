@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from made_rows import everything, measured, trained, two
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "scripts"))
-
-from claims import CLAIMS, Claim  # noqa: E402
-from claims.comparisons import (  # noqa: E402
+from claims import CLAIMS, Claim
+from claims.comparisons import (
     Comparison,
     Runs,
     at_least,
@@ -29,15 +22,15 @@ from claims.comparisons import (  # noqa: E402
     times,
     within,
 )
-from claims.costs import trade_off  # noqa: E402
-from claims.lines import SIMPLE, first, zeroth  # noqa: E402
-from claims.measures import ACCURACY, FORGETTING, LEARNED, LOST, MEMORY, SECONDS, chance  # noqa: E402
-from claims.parts import rises  # noqa: E402
-from claims.verdicts import Verdict, band, judged  # noqa: E402
-
-from zofc.metrics import METRICS, AccuracyMatrix, all_classes_over_time  # noqa: E402
-from zofc.studies.catalogue import STUDIES  # noqa: E402
-from zofc.studies.settings import SETTINGS  # noqa: E402
+from claims.costs import trade_off
+from claims.lines import SIMPLE, first, zeroth
+from claims.measures import ACCURACY, FORGETTING, LEARNED, LOST, MEMORY, SECONDS, chance
+from claims.parts import rises
+from claims.verdicts import Verdict, band, judged
+from made_rows import everything, measured, trained, two
+from zofc.metrics import METRICS, AccuracyMatrix, all_classes_over_time
+from zofc.studies.catalogue import STUDIES
+from zofc.studies.settings import SETTINGS
 
 ONE, OTHER = Runs("one", ("main-table",)), Runs("other", ("main-table",))
 HELPS = [trained("Learnable Cls., FO", all_classes=40.0), trained("Adapter + Cls., FO", all_classes=48.0)]

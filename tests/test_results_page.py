@@ -10,18 +10,14 @@ from typing import Any
 
 import pytest
 
+import results_page
+from claims import CLAIMS
+from claims.verdicts import RULE
 from made_rows import everything, trained
+from page import files, setup, training
+from zofc.studies.scale import get_scale
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "scripts"))
-
-import results_page  # noqa: E402
-from claims import CLAIMS  # noqa: E402
-from claims.verdicts import RULE  # noqa: E402
-from page import files, setup, training  # noqa: E402
-
-from zofc.studies.scale import get_scale  # noqa: E402
-
 REFUSED = "this method needs tasks with new classes"
 STUDIES = ("main-table", "inc10-table", "tradeoff", "flatness-curves", "runtime", "flops")
 

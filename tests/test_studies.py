@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from method_results import best_factors
 from typer.testing import CliRunner
 
+from method_results import best_factors
 from zofc import __version__, paper, recipe_files
 from zofc.analysis.cost import cost
 from zofc.cli import app

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 
 from claims.comparisons import Evidence, Row
-
 from zofc.studies import figures, reproduce
 from zofc.studies.catalogue import STUDIES, Study, get_study
 from zofc.studies.scale import Scale, get_scale

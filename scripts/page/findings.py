@@ -25,7 +25,6 @@ from claims.verdicts import (
     class_incremental,
     in_the_paper,
 )
-
 from page.files import Result
 from page.training import SHOWN, steps_a_task
 from page.words import bullets, listed, prose, table

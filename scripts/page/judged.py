@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from claims import CLAIMS, Claim
 from claims.lines import TABLES
 from claims.verdicts import LEGEND, RULE, Verdict
-
 from page.files import Result
 from page.findings import Verdicts
 from page.words import bullets, folded, listed, prose, table

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from claims.lines import TABLES
-
 from page.files import Result, drawn
 from page.words import prose, table
 from zofc.report.tables import Grid

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from claims.lines import MAIN
-
 from page.files import Result
 from page.words import listed, table
 from zofc.recipe import Recipe, load_recipe
