@@ -339,7 +339,7 @@ def test_ctrl_c_in_the_last_evaluation_finishes_this_run_and_starts_no_other(
 def test_a_second_ctrl_c_stops_at_once_and_says_how_to_continue(
     tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = start_run(tiny_recipe("simplecil/base"), tmp_path)
+    folder, before = start_run(tiny_recipe("simplecil/base"), tmp_path), signal.getsignal(signal.SIGINT)
 
     def ask_twice(self: trainers.Trainer, *args: Any) -> None:
         signal.raise_signal(signal.SIGINT)
@@ -349,7 +349,7 @@ def test_a_second_ctrl_c_stops_at_once_and_says_how_to_continue(
     with pytest.raises(Interrupted, match="stopped at once; continue with: zofc run --resume"):
         train(folder)
     monkeypatch.undo()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
     assert train(folder)["finished"]
 
 
