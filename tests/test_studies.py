@@ -636,6 +636,12 @@ def test_a_method_has_one_colour_under_either_order_and_no_two_methods_look_alik
     assert ease == found["EASE, FO"] and black == found["ZO-FC"] and other not in (ease, black)
 
 
+def test_a_title_is_cut_into_lines_of_about_the_same_length() -> None:
+    title = "Peak memory of a step against accuracy (cifar100-inc5, scale small, fast)"
+    assert figures.evenly(title) == ["Peak memory of a step against accuracy", "(cifar100-inc5, scale small, fast)"]
+    assert figures.evenly("Short") == ["Short"] and figures.evenly("") == []
+
+
 def test_what_trains_nothing_is_a_level_beside_the_points_of_the_trade_off() -> None:
     rows = [{"line": "SimpleCIL", "all_classes": 36.0, "steps": 0, "peak_memory": 1},
             {"line": "ZO-FC", "all_classes": 31.0, "steps": 9, "peak_memory": 2**20}]  # fmt: skip

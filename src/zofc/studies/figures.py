@@ -127,6 +127,12 @@ def looks(drawing: Drawing) -> list[tuple[str, str, str]]:
     return [own[method] for method in methods]
 
 
+def evenly(title: str) -> list[str]:
+    """A title in no more lines than it needs, and these about equally long."""
+    lines = len(textwrap.wrap(title, WIDEST))
+    return next(found for width in range(1, WIDEST + 1) if len(found := textwrap.wrap(title, width)) <= lines)
+
+
 def picture(drawing: Drawing) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -145,7 +151,7 @@ def picture(drawing: Drawing) -> Figure:
     if drawing.joined:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel=drawing.x, ylabel=drawing.y)
-    axes.set_title(textwrap.fill(drawing.title, WIDEST), fontsize=10)
+    axes.set_title("\n".join(evenly(drawing.title)), fontsize=10)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", fontsize=8, frameon=False)
     return figure
@@ -165,6 +171,6 @@ def interactive(drawing: Drawing) -> go.Figure:
         )  # fmt: skip
     for name, value in drawing.levels:
         figure.add_hline(y=value, line={"color": LEVEL, "dash": "dot"}, annotation_text=name, showlegend=False)
-    title = "<br>".join(textwrap.wrap(drawing.title, WIDEST))
+    title = "<br>".join(evenly(drawing.title))
     figure.update_layout(title=title, xaxis_title=drawing.x, yaxis_title=drawing.y, template="plotly_white")
     return figure
