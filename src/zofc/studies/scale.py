@@ -117,7 +117,7 @@ SCALES = {
             own_rates=SMALL_RATES,
             per_class=96,
             test_per_class=50,
-            flatness=replace(SCORE, batch=128),  # small images: more of them keep a device busy
+            flatness=replace(SCORE, images=10, batch=128),  # small images: more of them keep a device busy
         ),
         Scale(
             "tiny",
