@@ -50,6 +50,7 @@ def loader(
     device: str = "cpu",
     stream: bool = False,
     ahead: bool | None = None,
+    keep: int = 0,
 ) -> Loader:
     return Loader(
         images,
@@ -60,6 +61,7 @@ def loader(
         workers=workers,
         stream=stream,
         ahead=ahead,
+        keep=keep,
     )
 
 
@@ -127,6 +129,30 @@ def test_without_augmentation_training_uses_the_test_view() -> None:
     assert torch.equal(images, tested[order])
     assert torch.equal(labels, tested_labels[order])
     assert sorted(order.tolist()) == list(range(23)) != order.tolist()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_kept_test_images_are_the_same_and_are_not_decoded_again(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, bytes_of_all = as_files(in_memory()), 23 * 3 * 8 * 8
+    serve = loader(images, workers=workers, keep=bytes_of_all)
+    assert serve.keeps == bytes_of_all
+    next(serve.test_batches(9))  # not to the end: nothing is kept
+    first, train = list(serve.test_batches(9)), list(serve.train_batches(9, EPOCH))
+    same(first, list(loader(images).test_batches(9)))
+    other_size = list(serve.test_batches(5))
+    assert [len(labels) for _, labels in other_size] == [5, 5, 5, 5, 3]
+    monkeypatch.setattr(EncodedImages, "load", broken)
+    for _ in range(2):
+        same(list(serve.test_batches(5)), other_size)
+    with pytest.raises(AssertionError, match="decoded again"):
+        list(loader(images, keep=bytes_of_all - 1).test_batches(5))
+    with pytest.raises(AssertionError, match="decoded again"):
+        list(loader(images, keep=bytes_of_all).train_batches(9, EPOCH))
+    assert train and loader(in_memory(), "device", keep=bytes_of_all).keeps == 0
+
+
+def broken(self: EncodedImages, index: int) -> None:
+    raise AssertionError("decoded again")
 
 
 def test_test_batches_come_in_order() -> None:

@@ -20,6 +20,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from zofc.data import loading
 from zofc.errors import DivergedError, Interrupted, RecipeError, RunError
 from zofc.recipe import Recipe, dump_recipe
 from zofc.training import folder as folders
@@ -334,6 +335,30 @@ def test_ctrl_c_in_the_last_evaluation_finishes_this_run_and_starts_no_other(
     with pytest.raises(Interrupted, match="is finished; stopped before"):
         train(folder)
     assert folder.finished
+
+
+@pytest.mark.parametrize(("room", "decoded"), [(2**30, 24), (8 * 3 * 16 * 16, 8 + 16 + 8), (0, 8 + 16 + 24)])
+def test_test_images_are_decoded_once_while_there_is_room(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, decoded: int
+) -> None:
+    """Three tasks of two classes with four test images each; what is kept changes no accuracy."""
+    cut: list[int] = []
+    load = loading.Cutter.__getitem__
+
+    def counted(self: loading.Cutter, request: loading.Request) -> Any:
+        cut.extend(request.indices if request.crops is None else [])
+        return load(self, request)
+
+    monkeypatch.setattr(loading.Cutter, "__getitem__", counted)
+    monkeypatch.setattr(trainers, "KEPT", room)
+    settings = ("training.loading=workers", "training.workers=0")
+    found = start_run(tiny_recipe("zofc/base", *settings), tmp_path / "workers")
+    train(found)
+    assert len(cut) == decoded
+    plain = start_run(tiny_recipe("zofc/base", *settings), tmp_path / "plain")
+    monkeypatch.setattr(trainers, "KEPT", 0)
+    train(plain)
+    assert found.read_json("matrix.json") == plain.read_json("matrix.json")
 
 
 def test_a_second_ctrl_c_stops_at_once_and_says_how_to_continue(

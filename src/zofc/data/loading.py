@@ -58,12 +58,14 @@ class Loader:
         workers: int = 2,
         stream: bool = False,
         ahead: bool | None = None,  # whether a batch is begun before it is asked for; by default on CUDA
+        keep: int = 0,  # bytes for images that were decoded and cut for the test view, for the next time
     ) -> None:
         self.image_set = image_set
         self.train_view, self.test_view = train_view, test_view
         self.device = torch.device(device)
         self.workers = workers
         self.stream = stream
+        self.kept: dict[int, list[Cut]] = {}  # the test view's, by the size of a batch
         self.made_on = torch.device("cpu") if stream else self.device
         self.ahead = self.made_on.type == "cuda" if ahead is None else ahead
         if path == "auto" and stream and self.device.type == "cuda":
@@ -72,6 +74,8 @@ class Loader:
         self.array = None if path == "workers" else image_set.images.array
         fits = self.array is not None and self.array.nbytes <= IN_MEMORY
         self.path = path if path != "auto" else "device" if fits else "workers"
+        size = len(image_set) * 3 * test_view.size**2
+        self.keeps = size if self.path == "workers" and size <= keep else 0  # bytes
         if self.path == "device" and self.array is None:
             raise DataError(
                 "training.loading: 'device' needs images of one size in memory, and these are decoded one by "
@@ -104,7 +108,7 @@ class Loader:
             for first in range(0, len(self.image_set), batch_size):
                 yield Request(np.arange(first, min(first + batch_size, len(self.image_set))), None)
 
-        batches = self._serve(requests, self.test_view)
+        batches = self._serve(requests, self.test_view, batch_size if self.keeps else None)
         return ((images.to(self.device, non_blocking=True), labels.to(self.device)) for images, labels in batches)
 
     @cached_property
@@ -128,18 +132,37 @@ class Loader:
         _, height, width, _ = self.pixels.shape
         return self.test_view.resamplings(height, width, self.made_on)
 
-    def _serve(self, requests: Callable[[], Iterator[Request]], view: TrainView | TestView) -> Iterator[Batch]:
-        batches = self._make(requests, view)
+    def _serve(
+        self, requests: Callable[[], Iterator[Request]], view: TrainView | TestView, kept: int | None = None
+    ) -> Iterator[Batch]:
+        batches = self._make(requests, view, kept)
         return make_ahead(batches, self.made_on, self.path == "device") if self.ahead else batches
 
-    def _make(self, requests: Callable[[], Iterator[Request]], view: TrainView | TestView) -> Generator[Batch]:
+    def _make(
+        self, requests: Callable[[], Iterator[Request]], view: TrainView | TestView, kept: int | None
+    ) -> Generator[Batch]:
         mean, std = (
             None if stat is None else torch.tensor(stat, device=self.made_on) for stat in (view.mean, view.std)
         )
         pinned = self.stream and self.device.type == "cuda"
-        cuts = self._at_once(requests()) if self.path == "device" else self._by_workers(requests)
-        for indices, pixels in cuts:
-            yield normalise(pixels, mean, std, pinned), self.labels[indices]
+        for indices, pixels in self._cuts(requests, kept):
+            places = indices.to(self.made_on, non_blocking=True)
+            yield normalise(pixels.to(self.made_on, non_blocking=True), mean, std, pinned), self.labels[places]
+
+    def _cuts(self, requests: Callable[[], Iterator[Request]], kept: int | None) -> Iterator[Cut]:
+        """Cut images, as they are made or as they were kept when all batches of this size were made before."""
+        if self.path == "device":
+            yield from self._at_once(requests())
+        elif kept is None:
+            yield from self._by_workers(requests)
+        elif kept in self.kept:
+            yield from self.kept[kept]
+        else:
+            cuts = []
+            for cut in self._by_workers(requests):
+                cuts.append((cut[0].clone(), cut[1].clone()))  # out of what is shared with the worker
+                yield cut
+            self.kept = {kept: cuts}
 
     def _at_once(self, requests: Iterator[Request]) -> Iterator[Cut]:
         for request in requests:
@@ -163,8 +186,7 @@ class Loader:
         for cut in batches:
             if isinstance(cut, DataError):
                 raise cut
-            indices, pixels = cut
-            yield indices.to(self.made_on, non_blocking=True), pixels.to(self.made_on, non_blocking=True)
+            yield cut
 
 
 def make_ahead(batches: Generator[Batch], device: torch.device, threaded: bool = True) -> Iterator[Batch]:

@@ -78,7 +78,7 @@ class Continual:
             self.restore(names, tasks, state)
             raise
 
-    def loader(self, images: ImageSet) -> Loader:
+    def loader(self, images: ImageSet, keep: int = 0) -> Loader:
         settings = self.recipe.training
         return Loader(
             images,
@@ -88,6 +88,7 @@ class Continual:
             path=settings.loading,
             workers=settings.workers,
             stream=settings.memory is not None,
+            keep=keep,
         )
 
     def plain_batches(self, loader: Loader) -> Iterator[tuple[Tensor, Tensor]]:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, NoReturn
 
+from zofc.data.loading import Loader
+from zofc.data.source import ImageSet
 from zofc.errors import Interrupted, RunError, ZofcError
 from zofc.metrics import AccuracyMatrix, summary
 from zofc.training import checkpoint
@@ -21,6 +23,8 @@ from zofc.training.resolve import AnyStream, check_recipe, continue_stream, open
 from zofc.training.signals import StopRequest, stop_signals
 from zofc.training.task import TaskTraining
 
+KEPT = 2**30  # bytes of test images, decoded and cut, for the evaluations to come
+
 
 class Trainer:
     """One run in one folder."""
@@ -33,6 +37,7 @@ class Trainer:
         self.progress = Progress(recipe=recipe_digest(self.recipe))
         self.saved_at = time.monotonic()
         self.began = False
+        self.tests: dict[int, Loader] = {}  # by group, those that keep their images
 
     def run(self) -> dict[str, Any]:
         """Train what is left of the run; returns its metrics."""
@@ -150,7 +155,7 @@ class Trainer:
                 counts.append(progress.counts[number] if number < len(progress.counts) else 0)
                 continue
             counts.append(len(test))
-            guessed, true = model.guesses(model.loader(test))
+            guessed, true = model.guesses(self._test_loader(model, number, test))
             row.append(100 * int((guessed == true).sum()) / len(true))
         progress.rows.append(row)
         progress.counts, progress.groups = counts, groups
@@ -159,6 +164,16 @@ class Trainer:
         progress.evaluate_seconds += seconds
         overall = summary(self.matrix)["all_classes"]
         self.events.send("evaluated", task=progress.done - 1, row=row, all_classes=overall, seconds=round(seconds, 3))
+
+    def _test_loader(self, model: Continual, number: int, test: ImageSet) -> Loader:
+        """Of a group of classes, whose test images are seen again after every task: those that must be decoded are kept
+        as they are cut, while there is room."""
+        if number in self.tests:
+            return self.tests[number]
+        loader = model.loader(test, keep=KEPT - sum(loader.keeps for loader in self.tests.values()))
+        if loader.keeps:
+            self.tests[number] = loader
+        return loader
 
     def _stop(self) -> NoReturn:
         position = {"task": self.progress.done, "epoch": self.progress.epoch, "step": self.progress.step}
