@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 from safetensors.torch import save_file
 from timm.models.vision_transformer import VisionTransformer
 
@@ -20,6 +21,8 @@ from zofc.model.backbone import Backbone, load_backbone
 from zofc.recipe import Backbone as BackboneRecipe
 from zofc.recipe import Recipe, load_recipe
 
+settings.register_profile("zofc", deadline=None)  # no test reads a clock
+settings.load_profile("zofc")
 GEOMETRY = {"img_size": 16, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2}
 
 

@@ -223,7 +223,7 @@ def test_pixels_that_may_not_be_written_are_served_too() -> None:
 # --- made ahead ---
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 8), st.integers(1, 25), st.sampled_from(["device", "workers"]), st.booleans())
 def test_batches_made_ahead_are_the_same_bits_from_any_start(
     start: int, batch_size: int, path: Route, augment: bool

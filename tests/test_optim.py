@@ -115,7 +115,7 @@ def test_directions_are_the_same_numbers_in_every_precision_and_however_the_tens
     assert torch.equal(whole, torch.cat([cut["a"], cut["b"].flatten().float()]))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(size=st.integers(1, 300), step=st.integers(0, 10**6), query=st.integers(0, 64))
 def test_rademacher_directions_are_signs(size: int, step: int, query: int) -> None:
     values = Directions("rademacher", 7).draw(step, query, {"x": torch.zeros(size)})["x"]

@@ -389,7 +389,7 @@ VALUES = {
 
 
 @given(st.fixed_dictionaries({}, optional=VALUES))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_overrides_arrive_as_given_and_survive_writing(values: dict[str, object]) -> None:
     overrides = [f"{key}={flow(value)}" for key, value in values.items()]
     with tempfile.TemporaryDirectory() as folder:
