@@ -135,7 +135,7 @@ def test_without_augmentation_training_uses_the_test_view() -> None:
 def test_kept_test_images_are_the_same_and_are_not_decoded_again(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     images, bytes_of_all = as_files(in_memory()), 23 * 3 * 8 * 8
     serve = loader(images, workers=workers, keep=bytes_of_all)
-    assert serve.keeps == bytes_of_all
+    assert serve.kept_bytes == bytes_of_all
     next(serve.test_batches(9))  # not to the end: nothing is kept
     first, train = list(serve.test_batches(9)), list(serve.train_batches(9, EPOCH))
     same(first, list(loader(images).test_batches(9)))
@@ -148,7 +148,7 @@ def test_kept_test_images_are_the_same_and_are_not_decoded_again(workers: int, m
         list(loader(images, keep=bytes_of_all - 1).test_batches(5))
     with pytest.raises(AssertionError, match="decoded again"):
         list(loader(images, keep=bytes_of_all).train_batches(9, EPOCH))
-    assert train and loader(in_memory(), "device", keep=bytes_of_all).keeps == 0
+    assert train and loader(in_memory(), "device", keep=bytes_of_all).kept_bytes == 0
 
 
 def broken(self: EncodedImages, index: int) -> None:

@@ -75,7 +75,7 @@ class Loader:
         fits = self.array is not None and self.array.nbytes <= IN_MEMORY
         self.path = path if path != "auto" else "device" if fits else "workers"
         size = len(image_set) * 3 * test_view.size**2
-        self.keeps = size if self.path == "workers" and size <= keep else 0  # bytes
+        self.kept_bytes = size if self.path == "workers" and size <= keep else 0
         if self.path == "device" and self.array is None:
             raise DataError(
                 "training.loading: 'device' needs images of one size in memory, and these are decoded one by "
@@ -108,7 +108,7 @@ class Loader:
             for first in range(0, len(self.image_set), batch_size):
                 yield Request(np.arange(first, min(first + batch_size, len(self.image_set))), None)
 
-        batches = self._serve(requests, self.test_view, batch_size if self.keeps else None)
+        batches = self._serve(requests, self.test_view, batch_size if self.kept_bytes else None)
         return ((images.to(self.device, non_blocking=True), labels.to(self.device)) for images, labels in batches)
 
     @cached_property

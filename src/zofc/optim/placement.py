@@ -194,10 +194,11 @@ class Placement:
                     features, scale = in_double(self.method.features(leaves, prepared)), _loss_scale(prepared)
                     given = labels[where].to(_device(features))
                     loss = self.method.loss(leaves, features, given) * (len(some) / len(images))
-                    gradients = differentiate(loss * scale, list(leaves.values()))
+                    gradients = differentiate(loss if scale is None else loss * scale, list(leaves.values()))
                 for name, g in zip(leaves, gradients, strict=True):
                     if g is not None:
-                        total[name] = total[name].add_(g, alpha=1 / scale) if name in total else g / scale
+                        g = g if scale is None else g / scale
+                        total[name] = total[name].add_(g) if name in total else g
                 losses.append(loss.detach())
                 with torch.no_grad():
                     hits.append(self.method.hits(leaves, features, given))
@@ -278,10 +279,10 @@ class Placement:
             mover.load_state(state.get(name, {}))
 
 
-def _loss_scale(activations: Any) -> float:
+def _loss_scale(activations: Any) -> float | None:
     """What a loss is multiplied by before its backward pass: in fp16 small gradients of activations would vanish."""
     half = any(isinstance(leaf, Tensor) and leaf.dtype == torch.float16 for leaf in tree_leaves(activations))
-    return LOSS_SCALE if half else 1.0
+    return LOSS_SCALE if half else None
 
 
 def _leaves(movers: Mapping[str, Mover]) -> dict[str, Tensor]:

@@ -95,12 +95,13 @@ def _stage(cell: Cell) -> int:
 
 def _work(cells: Sequence[Cell], runs: Path, workers: int) -> Iterator[tuple[Cell, Row]]:
     """With several workers, in processes that share cores and GPUs; what is finished is only read, and here."""
-    here, left = list(cells), list[Cell]()
-    if workers > 1:
-        here, left = [cell for cell in cells if cell.done(runs)], [cell for cell in cells if not cell.done(runs)]
+    left = []
     with remembered_sources():
-        for cell in here:
-            yield cell, run_cell(cell, runs)
+        for cell in cells:
+            if workers == 1 or cell.done(runs):
+                yield cell, run_cell(cell, runs)
+            else:
+                left.append(cell)
     threads = max(1, (os.cpu_count() or 1) // workers)
     shared = [replace(cell, recipe=_with_threads(cell.recipe, threads)) for cell in left]
     for number, row in in_processes(partial(run_cell, runs=runs), shared, workers, take_device):

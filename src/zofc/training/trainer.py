@@ -170,8 +170,8 @@ class Trainer:
         as they are cut, while there is room."""
         if number in self.tests:
             return self.tests[number]
-        loader = model.loader(test, keep=KEPT - sum(loader.keeps for loader in self.tests.values()))
-        if loader.keeps:
+        loader = model.loader(test, keep=KEPT - sum(loader.kept_bytes for loader in self.tests.values()))
+        if loader.kept_bytes:
             self.tests[number] = loader
         return loader
 
