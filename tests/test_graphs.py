@@ -10,7 +10,7 @@ from torch import Tensor
 
 from zofc.methods import get_method
 from zofc.model.backbone import Backbone, load_backbone
-from zofc.optim.graphs import PLAIN_RUNS, Recorder
+from zofc.optim.graphs import PLAIN_RUNS, SETTLED, Recorder
 from zofc.optim.placement import Placement
 from zofc.optim.survey import Pace
 from zofc.recipe import Backbone as BackboneRecipe
@@ -113,6 +113,17 @@ def test_a_recording_is_made_after_a_few_plain_runs_and_once_for_each_shape() ->
     assert not recorder.recordings and not recorder.keeps(found)
 
 
+@needs_cuda
+def test_all_recordings_share_one_workspace() -> None:
+    recorder, x = Recorder(True), torch.ones(64, 64, device="cuda")
+    taken = []
+    for kind in ("one", "two", "three"):
+        for _ in range(PLAIN_RUNS + 1):
+            recorder(kind, lambda x: (x @ x,), x)
+        taken.append(torch.cuda.memory_allocated())
+    assert len(recorder.recordings) == 3 and taken[2] - taken[0] < 2**20
+
+
 def test_on_other_devices_nothing_is_recorded(tiny: Backbone) -> None:
     recorder = Recorder(True)
     for number in range(PLAIN_RUNS + 3):
@@ -130,7 +141,7 @@ def test_planned_steps_stay_inside_the_budget_with_their_recordings(tiny_recipe:
 
     def steps(place: Placement) -> int:
         with measure(model.device, resident(model)) as peak:
-            for number in range(2 * PLAIN_RUNS + 1):
+            for number in range(SETTLED):
                 place.step(images.cuda(), labels.cuda(), 0, number)
         assert any(recording is not None for recording in place.recorder.recordings.values())
         return peak.bytes

@@ -31,7 +31,7 @@ from zofc.analysis.flops import (
     paper_formula,
 )
 from zofc.errors import RecipeError
-from zofc.optim.graphs import PLAIN_RUNS
+from zofc.optim.graphs import SETTLED
 from zofc.optim.placement import Placement
 from zofc.recipe import Recipe
 from zofc.training.device import pick_device
@@ -213,7 +213,7 @@ def _first_batch(training: TaskTraining, steps: int) -> tuple[float, tuple[Tenso
 def _time(
     training: TaskTraining, images: Tensor, labels: Tensor, epoch: int, steps: int, own: list[Tensor]
 ) -> tuple[float, Peak]:
-    """Median seconds of a step, and its peak: on CUDA that of all of them, for one makes a recording; elsewhere that of
+    """Median seconds of a step, and its peak: on CUDA that of all of them, for some make recordings; elsewhere that of
     the first, which warms up, since watching every tensor takes time."""
     device, cuda = training.model.device, training.model.device.type == "cuda"
 
@@ -221,8 +221,9 @@ def _time(
         training.placement.step(images, labels, epoch, training.steps_done)
         training.model.method.after_step()
 
+    training.placement.recorder.forget()  # no recording outlives the workspace it was made with
     with measure(device, own) as peak:
-        for _ in range(PLAIN_RUNS + 1 if cuda else 1):
+        for _ in range(SETTLED if cuda else 1):
             step()
         if cuda:
             return _median(step, steps, device), peak

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 PLAIN_RUNS = 2  # before a recording: libraries set themselves up, and a shape that comes once is not recorded
+SETTLED = 2 * PLAIN_RUNS + 1  # steps until all is recorded, with what works on the results of another recording
 
 
 @dataclass
@@ -65,7 +67,7 @@ class Recorder:
 
 def _record(work: Callable[..., Any], inputs: tuple[Tensor, ...]) -> Recording | None:
     own = [value.clone() for value in inputs]
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream = _side_stream(torch.cuda.current_device())
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):  # once beside the main stream, as recording needs it
         work(*own)
@@ -73,7 +75,7 @@ def _record(work: Callable[..., Any], inputs: tuple[Tensor, ...]) -> Recording |
     graph = torch.cuda.CUDAGraph()
     try:
         # other threads (one that pins batches of images) may go on calling the device meanwhile
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             result = work(*own)
     except torch.OutOfMemoryError:
         raise
@@ -81,3 +83,9 @@ def _record(work: Callable[..., Any], inputs: tuple[Tensor, ...]) -> Recording |
         torch.cuda.synchronize()
         return None
     return Recording(graph, own, result)
+
+
+@cache
+def _side_stream(device: int) -> torch.cuda.Stream:
+    """Where all recordings are made: cuBLAS keeps a workspace (32 MiB on some devices) for every stream it has seen."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

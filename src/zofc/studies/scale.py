@@ -17,10 +17,10 @@ SCORE = Settings(directions=0, probes=0, products=0)  # Φ alone, at the paper's
 # What results/method_rates.json has for few steps on a small ViT, of the classifier's rates and of the module's, by
 # family of recipes; ten times for the others.
 SMALL_RATES = {
-    "classifier-fo": (10.0, 10.0), "classifier-zo": (100.0, 100.0), "adapter-fo": (10.0, 10.0),
+    "classifier-fo": (10.0, 10.0), "classifier-zo": (1000.0, 1000.0), "adapter-fo": (10.0, 1000.0),
     "adapter-zo": (100.0, 100.0), "zofc": (10.0, 10.0), "lae-fo": (10.0, 10.0), "lae-zo": (1.0, 1.0),
-    "l2p-fo": (1.0, 1.0), "l2p-zo": (10.0, 10.0), "coda-fo": (100.0, 100.0), "coda-zo": (100.0, 100.0),
-    "aper-fo": (100.0, 100.0), "aper-zo": (100.0, 100.0), "ease-fo": (100.0, 100.0), "ease-zo": (1.0, 1.0),
+    "l2p-fo": (1.0, 10.0), "l2p-zo": (1000.0, 1000.0), "coda-fo": (100.0, 100.0), "coda-zo": (100.0, 100.0),
+    "aper-fo": (100.0, 100.0), "aper-zo": (1.0, 1.0), "ease-fo": (100.0, 100.0), "ease-zo": (100.0, 100.0),
     "inflora-fo": (100.0, 100.0), "inflora-zo": (100.0, 100.0),
 }  # fmt: skip
 LIKE = {  # variants, which take the rates of these

@@ -29,7 +29,8 @@ class Peak:
 @contextmanager
 def measure(device: torch.device, resident: Iterable[Tensor]) -> Iterator[Peak]:
     """Peak bytes inside the block, `resident` (weights, trained parameters) included, and nothing else that was there
-    before: not the batch, and not what a run before this one may have left."""
+    before: not the batch, and not what a run before this one may have left. Recordings made before it are not to be
+    replayed again: the workspaces they read are given up."""
     peak = Peak()
     if device.type == "cuda":
         torch._C._cuda_clearCublasWorkspaces()  # which a step takes: not what happened to be there

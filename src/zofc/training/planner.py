@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from zofc.errors import RecipeError
 from zofc.optim.estimators import get_estimator
-from zofc.optim.graphs import PLAIN_RUNS
+from zofc.optim.graphs import SETTLED
 from zofc.optim.placement import Placement
 from zofc.optim.survey import Pace
 from zofc.training.continual import Continual
@@ -77,7 +77,7 @@ def points_of(placement: Placement, name: str) -> int:
 
 def rehearse(model: Continual, placement: Placement, name: str, images: Tensor, labels: Tensor, pace: Pace) -> float:
     """Peak bytes of a step of one set at a pace, with the states of all optimisers, and where steps are recorded with
-    the making of a recording; infinite if memory ran out."""
+    the making of all recordings; infinite if memory ran out."""
     copies = tree_map_only(Tensor, torch.clone, {group: dict(tensors) for group, tensors in placement.groups.items()})
     plans = {group: mover.plan for members, mover in placement.movers.items() for group in members.split("+")}
     doubled = [leaf for leaf in tree_leaves((copies, placement.state())) if isinstance(leaf, Tensor)]
@@ -92,7 +92,7 @@ def rehearse(model: Continual, placement: Placement, name: str, images: Tensor, 
         twin.zeroth = {key: mover for key, mover in twin.zeroth.items() if key == name}
         twin.paces[name] = pace
         try:
-            for number in range(PLAIN_RUNS + 1 if recorded else 1):  # the last of them is recorded
+            for number in range(SETTLED if recorded else 1):
                 twin.step(images, labels, 0, number)
         except torch.OutOfMemoryError:
             return math.inf
