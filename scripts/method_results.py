@@ -1,17 +1,22 @@
 """Every method under every placement with one budget: a grid of runs that can be stopped and continued.
 
-    python scripts/method_results.py --out results/method_rates.json --factors 1 10 100 --seeds 1 --set SLICE
+    python scripts/method_results.py --out results/method_rates.json --fast --chunk 4 --epochs 5 --seeds 1 \\
+        --factors 1 10 100 1000 --set SLICE
+    python scripts/method_results.py --out results/method_rates.json --fast --chunk 4 --epochs 5 --seeds 1 \\
+        --rates results/method_rates.json --modules 10 100 1000 --placements FO hybrid \\
+        --methods adapter lae l2p coda aper ease inflora --set SLICE
     python scripts/method_results.py --out results/methods.json --rates results/method_rates.json --fast --chunk 4 \\
-        --epochs 5 --processes 5 --set SLICE
+        --epochs 5 --set SLICE
     python scripts/method_results.py --out results/methods.json --table
 
 where a slice is, for example, `data.source=parquet:cifar100 backbone.name=vit_small_p8_64.safetensors data.classes=50
 data.per_class=144 data.test_per_class=50`; a result file holds its own. A method's recipe for CIFAR-100 in tasks of ten
 classes (preset `controlled`) says how it is trained. The epochs are the same for all, so that first order, zeroth order
 and the hybrid (zeroth-order module, first-order classifier) can be compared; the learning rates, which belong to
-another backbone and many more steps, are multiplied by whichever of the first command's factors was best there. For it,
+another backbone and many more steps, are multiplied by whichever of the first command's factors was best there, those
+of a module that first order or the hybrid moves by one of the second command's beyond that. For these two,
 `cifar100-held-out` is a folder with the first shard of the training images as its training set and the second as its
-test set; the second command trains on the third shard and tests on the test images. Where the released code's
+test set; the third command trains on the third shard and tests on the test images. Where the released code's
 zeroth-order baseline differs, its variant stands beside the correct one. With `--fast`, zeroth-order steps take the
 derivative along their directions (forward gradients, in bf16, as the preset `fast` does) instead of differences.
 """

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from claims.comparisons import Evidence, Question, Runs, more, pair
-from claims.measures import ACCURACY
+from claims.measures import LEARNED
 from claims.verdicts import UNMEASURED, Judge, Verdict, in_the_paper
 from zofc.studies.catalogue import STUDIES
 
@@ -70,4 +70,4 @@ def gap(question: Question, on: str = "*") -> float:
 
 
 CLASSIFIER, ADAPTER = first("Learnable Cls."), first("Adapter + Cls.")
-ADAPTER_HELPS = pair(ADAPTER, CLASSIFIER, ACCURACY, more)  # without which claims about the adapter's steps say nothing
+ADAPTER_LEARNS = pair(ADAPTER, CLASSIFIER, LEARNED, more)  # without which claims about the adapter's steps say nothing

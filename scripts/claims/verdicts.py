@@ -28,7 +28,7 @@ LEGEND = (
     "chance.",
     f"*{HOLDS}*: all speak for it. *{MOSTLY}*: three quarters or more of those that tell. *{MOSTLY_NOT}*: a quarter or "
     f"fewer. *{MIXED}*: between the two. *{NOT}*: all speak against it. *{TOO_CLOSE}*: more than half are too close. "
-    f"*{IDLE}*: it is about the steps of an adapter that gains nothing here.",
+    f"*{IDLE}*: it is about the steps of an adapter that learns nothing here.",
 )
 RULE = (
     "**Comparisons.** Two lines are compared in one setting with the same seeds: the line that a claim is about less "
@@ -45,7 +45,7 @@ RULE = (
     "one that is outside by what counts as a difference speaks against it.",
     f"**The adapter.** A claim about what the adapter's steps change, or leave as it is, says nothing where they "
     "change nothing. So its comparisons are not counted in settings where a first-order adapter is not shown to "
-    f"improve on the classifier alone; if none is left, the claim *{IDLE}*.",
+    f"learn tasks better than the classifier alone; if none is left, the claim *{IDLE}*.",
     "**The paper's own numbers** are counted in the same way; they are of one seed, and there the sign decides.",
 )
 
@@ -79,7 +79,7 @@ def judged(
         without = list(dict.fromkeys(one.setting for one in all_counted if one.setting in idle))
         word = band(counted) if counted else IDLE if without else UNTESTABLE if otherwise else UNMEASURED
         paper = share(asked(questions, printed(), on)) if own is None else own
-        here = [*_short(counted), *_gained_nothing(without, counted)] or [otherwise] * bool(otherwise)
+        here = [*_short(counted), *_learned_nothing(without, counted)] or [otherwise] * bool(otherwise)
         return Verdict(word, "; ".join(here), paper, _in_full(found, without), _seeds(counted))
 
     return judge
@@ -165,10 +165,10 @@ def _against(found: Sequence[Comparison]) -> list[str]:
     return [f"against it {' and '.join(names)}"] if others and short else []
 
 
-def _gained_nothing(without: Sequence[str], counted: Sequence[Comparison]) -> list[str]:
+def _learned_nothing(without: Sequence[str], counted: Sequence[Comparison]) -> list[str]:
     if not without:
         return []
-    return ["the adapter gains nothing " + (f"on {', '.join(without)}: not counted" if counted else "here")]
+    return ["the adapter learns nothing " + (f"on {', '.join(without)}: not counted" if counted else "here")]
 
 
 def _seeds(found: Sequence[Comparison]) -> str:
@@ -184,7 +184,7 @@ def _in_full(found: Sequence[Comparison], without: Sequence[str]) -> str:
     apart = [one for one in found if not class_incremental(one.setting)]
     words = _numbers(counted)
     if without:
-        words.append(f"The adapter gains nothing on {', '.join(without)}.")
+        words.append(f"The adapter learns nothing on {', '.join(without)}.")
     for setting in dict.fromkeys(one.setting for one in apart):
         mine = [one for one in apart if one.setting == setting]
         words.append(f"Not counted, since tasks bring no new classes: {setting} {_score(mine)}{_span(mine)}.")

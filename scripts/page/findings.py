@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from claims import CLAIMS, Claim
-from claims.comparisons import Evidence, Question, Runs, more, number, pair
+from claims.comparisons import Comparison, Evidence, Question, Runs, more, number, pair
 from claims.hybrid import behind_best, behind_twin
-from claims.lines import ADAPTER, ADAPTER_HELPS, CLASSIFIER, METHODS, RIDGE, SIMPLE, TABLES, ZOFC, first
-from claims.measures import ACCURACY
+from claims.lines import ADAPTER, ADAPTER_LEARNS, CLASSIFIER, METHODS, RIDGE, SIMPLE, TABLES, ZOFC, first
+from claims.measures import ACCURACY, FORGETTING, LEARNED
 from claims.verdicts import (
     HOLDS,
     IDLE,
@@ -119,7 +119,7 @@ BESIDE: Mapping[str, Question] = {
 
 def _distance(question: Question, evidence: Evidence) -> str:
     """From the lowest to the highest, here and in the paper."""
-    values = [one.value for one in question(evidence) if class_incremental(one.setting)]
+    values = [one.value for one in _counted(question, evidence)]
     theirs = in_the_paper(question)
     return _range(values) + (f" (in the paper {_range(theirs)})" if theirs else "") if values else ""
 
@@ -146,18 +146,31 @@ def _beside(evidence: Evidence) -> list[str]:
 
 
 def _adapter(evidence: Evidence, verdicts: Verdicts) -> list[str]:
-    found = [one for one in ADAPTER_HELPS(evidence) if class_incremental(one.setting)]
-    idle = [one for one in found if one.side < 1]
-    if not idle:
+    """What an adapter adds to the classifier alone, by either order."""
+    parts = []
+    for whose, line in (("by first order", ADAPTER), ("by zeroth order (ZO-FC)", ZOFC)):
+        found = {m: _counted(pair(line, CLASSIFIER, m, more), evidence) for m in (LEARNED, FORGETTING, ACCURACY)}
+        if all(found.values()):
+            learned, forgotten, end = (_range([one.value for one in some]) for some in found.values())
+            parts.append(f"{whose} it learns {learned}, forgets {forgotten} and ends {end}")
+    if not parts:
         return []
+    theirs = (
+        in_the_paper(pair(ADAPTER, CLASSIFIER, ACCURACY, more)),
+        in_the_paper(pair(ZOFC, CLASSIFIER, ACCURACY, more)),
+    )
+    told = f"**The adapter.** Beside the classifier alone, in points: {'; '.join(parts)}"
+    told += f" (in the paper it ends {_range(theirs[0])} and {_range(theirs[1])})."
+    idle = [one.setting for one in _counted(ADAPTER_LEARNS, evidence) if one.side < 1]
     mute = sum(verdict.word == IDLE for verdict in verdicts.values())
-    where = "in any setting" if len(idle) == len(found) else f"on {listed([one.setting for one in idle])}"
-    so = f" So {mute} claims about what its steps change, or do not, {IDLE}." * bool(mute)
-    return [
-        f"**The adapter gains nothing** that could be told from chance {where}, not even by first order: "
-        f"{_range([one.value for one in idle])} points beside the classifier alone, where the paper has "
-        f"{_range(in_the_paper(ADAPTER_HELPS))}.{so}"
-    ]
+    if idle:
+        told += f" On {listed(idle)} not even first order is shown to learn more"
+        told += f", so {mute} claims about its steps {IDLE}." if mute else "."
+    return [told]
+
+
+def _counted(question: Question, evidence: Evidence) -> list[Comparison]:
+    return [one for one in question(evidence) if class_incremental(one.setting)]
 
 
 def _range(values: Sequence[float]) -> str:

@@ -88,8 +88,11 @@ def _commands(results: Sequence[Result], folder: Path) -> list[str]:
 def _not_run(results: Sequence[Result]) -> str:
     missing = [name for name in SETTINGS if name not in OURS and name not in settings_of(results)]
     absent = [f"`{name}`" for name in STUDIES if name not in {result.study.name for result in results}]
-    said = [f"Of the paper's settings: {listed(missing)}."] * bool(missing)
-    said += [f"Of its studies: {listed(absent)}."] * bool(absent)
+    said = [
+        f"Of {whose}: {listed(names)}."
+        for whose, names in (("the paper's settings", missing), ("its studies", absent))
+        if names
+    ]
     said.append(
         f"The paper's own scale. It needs the weights {PAPER_BACKBONE}, CIFAR-100, ImageNet-R and DomainNet (the "
         "[README](../README.md) says where they are looked for), and a GPU for days; `zofc reproduce all --scale paper "

@@ -108,9 +108,9 @@ SCALES = {
         Scale("paper", "the paper's backbone, data and epochs", flatness=replace(SCORE, images=None)),
         Scale(
             "small",
-            "at most 96 training and 50 test images a class, a quarter of the epochs (three at least) at ten times the "
-            "learning rates, or at 1 or 100 times where that did better on other training images in a search over the "
-            "main table's methods, and the backbone that is given (backbone.name=…)",
+            "at most 96 training and 50 test images a class, a quarter of the epochs (three at least), the learning "
+            "rates times the factors that did best on other training images in a search over the main table's methods "
+            "(ten for what was not searched), and the backbone that is given (backbone.name=…)",
             epochs=0.25,
             least_epochs=3,
             rates=10.0,
