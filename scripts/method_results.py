@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -102,12 +103,20 @@ def make_recipe(labels: Mapping[str, Any], options: argparse.Namespace) -> Recip
 
 
 def best_factors(rows: Sequence[Mapping[str, Any]]) -> Factors:
-    """The factors with the highest accuracy on all classes, the smaller of equals, for each method and placement."""
-    own = [row for row in rows if row["variant"] == "official" and row["readout"] == "rows" and "failed" not in row]
-    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for row in sorted(own, key=lambda row: (row["all_classes"], -row["factor"] * row.get("module", 1.0))):
-        found[row["method"], row["placement"]] = [(row["factor"], row.get("module", 1.0))]
-    return found
+    """The factors with the highest accuracy on all classes, mean over seeds, the smaller of equals, for each method and
+    placement; those with which a seed failed are out."""
+    tried: dict[tuple[str, str], dict[tuple[float, float], list[float]]] = {}
+    for row in rows:
+        if (row["variant"], row["readout"]) == ("official", "rows"):
+            factors = tried.setdefault((row["method"], row["placement"]), {})
+            found = factors.setdefault((row["factor"], row.get("module", 1.0)), [])
+            found.append(-math.inf if "failed" in row else row["all_classes"])
+
+    def rank(found: tuple[tuple[float, float], Sequence[float]]) -> tuple[float, float]:
+        (factor, module), accuracies = found
+        return statistics.fmean(accuracies), -factor * module
+
+    return {key: [max(factors.items(), key=rank)[0]] for key, factors in tried.items()}
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -54,7 +54,7 @@ def everything(settings: Sequence[str]) -> Rows:
     """Rows for every line of every study in these settings."""
     found: Rows = {}
     for study in STUDIES.values():
-        if study.shows in ("runtime", "operations"):
+        if study.shows in ("memory", "runtime", "operations"):
             found[study.name] = [measured(line.title, line.moving, 1.0) for line in study.lines]
         else:
             found[study.name] = [trained(line.title, name) for name in settings if name in study.settings

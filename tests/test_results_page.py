@@ -118,6 +118,16 @@ def test_how_it_was_run_comes_last_with_the_commands(here: Path) -> None:
     assert max(len(line) for line in text.splitlines() if not line.startswith(("|", "!", "zofc"))) <= 120
 
 
+def test_with_every_study_none_is_said_to_be_missing(here: Path) -> None:
+    rows, folder = everything(["cifar100-inc5", "cifar100-inc10"]), here / results_page.RESULTS
+    for name in set(rows) - set(STUDIES):
+        write(folder, name, rows[name], fast=False)
+    text = written(here)
+    missing = text.rpartition("### What was not run")[2]
+    assert "Of the paper's settings: " in missing and "Of its studies" not in missing
+    assert "no rows of" not in text  # every claim was asked
+
+
 # -- training beside the paper's -------------------------------------------------------------------------------------
 
 

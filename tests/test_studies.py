@@ -495,7 +495,7 @@ def test_a_cost_that_cannot_be_measured_is_reported_and_the_others_are(tmp_path:
 def curves(tmp_path: Path, tiny_weights: Path, *seeds: int) -> reproduce.Plan:
     """First order and ZO-FC, over three tasks."""
     chosen = plan(tmp_path, tiny_weights, seeds=seeds or (1,))
-    few = of(get_study("flatness-curves"), "Adapter + classifier, FO", "ZO-FC")
+    few = of(get_study("flatness-curves"), "Adapter + Cls., FO", "ZO-FC")
     return replace(chosen, studies=(few,), changes=(*chosen.changes, "data.classes=6"))
 
 
@@ -522,7 +522,7 @@ def test_flatness_curves_that_were_stopped_give_the_same_table_and_have_named_ax
         assert row["flatness"][over] == [[entry["task"], entry["old"]["score"]] for entry in entries]
         assert [entry["task"] for entry in entries] == [2, 3]
     assert measured["settings"]["rho"] == 0.005 and measured["settings"]["images"] == 2
-    assert [name for name, *_ in grid.rows] == ["Adapter + classifier, FO", "ZO-FC"]
+    assert [name for name, *_ in grid.rows] == ["Adapter + Cls., FO", "ZO-FC"]
     assert all(" ± " in cell for _, *cells in grid.rows for cell in cells)
     for over, words in (("peft", "over the adapter alone"), ("peft-head", "over adapter and head")):
         for form in figures.FORMATS:
@@ -539,7 +539,7 @@ def test_other_studies_share_the_runs_that_keep_their_tasks(tmp_path: Path, tiny
     runs = {name: cell for name, cell in both.distinct.items() if cell.work == work.TRAIN}
     assert len(runs) == 4  # ZO-FC is in both
     keeps = {cell.labels["line"]: cell.recipe.training.keep_tasks for cell in runs.values()}
-    assert keeps == {"ZO-FC": True, "Adapter + classifier, FO": True, "Adapter + classifier, ZO": True,
+    assert keeps == {"ZO-FC": True, "Adapter + Cls., FO": True, "Adapter + Cls., ZO": True,
                      "FO adapter + ZO Cls.": False}  # fmt: skip
 
 
@@ -597,10 +597,10 @@ def test_flatness_of_a_run_that_fails_fails_with_it_and_nothing_is_run_twice(
 
 def test_nothing_in_a_picture_lies_over_anything_else() -> None:
     rows = [{"line": title, "seed": seed, "flatness": {"peft": [(2, 0.1 * seed), (3, 0.2)]}}
-            for title in ("Adapter + classifier, FO", "ZO-FC") for seed in (1, 2)]  # fmt: skip
+            for title in ("Adapter + Cls., FO", "ZO-FC") for seed in (1, 2)]  # fmt: skip
     title = "Flatness of the old tasks' loss, first and zeroth order, over the adapter alone (imagenet-r-inc5, paper)"
     drawing = figures.flatness(title, rows, "peft", 0.005)
-    assert drawing.series[0] == figures.Series("Adapter + classifier, FO", (2, 3), (pytest.approx(0.15), 0.2),
+    assert drawing.series[0] == figures.Series("Adapter + Cls., FO", (2, 3), (pytest.approx(0.15), 0.2),
                                                (pytest.approx(0.1 / 2**0.5), 0.0))  # fmt: skip
     picture = figures.picture(drawing)
     picture.draw_without_rendering()

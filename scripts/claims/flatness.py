@@ -8,7 +8,7 @@ from claims.measures import EARLY, FORGETTING, LATE, PHI, PHI_HEAD
 from claims.verdicts import cannot, judged
 
 STUDY = ("flatness-curves",)
-FLAT_FO, FLAT_ZO = (of(*STUDY, f"Adapter + classifier, {order}") for order in ("FO", "ZO"))
+FLAT_FO, FLAT_ZO = (of(*STUDY, f"Adapter + Cls., {order}") for order in ("FO", "ZO"))
 FLAT_ZOFC = of(*STUDY, "ZO-FC")
 PAIRS = ((FLAT_ZOFC, FLAT_FO), (FLAT_ZO, FLAT_FO), (FLAT_ZOFC, FLAT_ZO))
 

@@ -155,8 +155,8 @@ RUNTIME = (FO, *map(_zeroth, (1, 4)), *map(_hybrid, (1, 4)))
 OPERATIONS = (FO, *map(_zeroth, (1, 4)), *(_hybrid(q, when) for q in (1, 4) for when in ("early", "late")))
 KEPT = ("training.keep_tasks=true",)
 FLATNESS = (
-    Line("Adapter + classifier, FO", "adapter-fo", KEPT),
-    Line("Adapter + classifier, ZO", "adapter-zo", KEPT),
+    Line("Adapter + Cls., FO", "adapter-fo", KEPT),
+    Line("Adapter + Cls., ZO", "adapter-zo", KEPT),
     Line("ZO-FC", "zofc", KEPT),
 )
 
