@@ -1,24 +1,24 @@
 """Every method under every placement with one budget: a grid of runs that can be stopped and continued.
 
-    python scripts/method_results.py --out results/method_rates.json --fast --chunk 4 --epochs 5 --seeds 1 \\
-        --factors 1 10 100 1000 --set SLICE
-    python scripts/method_results.py --out results/method_rates.json --fast --chunk 4 --epochs 5 --seeds 1 \\
-        --rates results/method_rates.json --modules 10 100 1000 --placements FO hybrid \\
-        --methods adapter lae l2p coda aper ease inflora --set SLICE
+    python scripts/method_results.py --out results/method_rates.json --factors 1 10 100 --seeds 1 --set SLICE
     python scripts/method_results.py --out results/methods.json --rates results/method_rates.json --fast --chunk 4 \\
-        --epochs 5 --set SLICE
+        --epochs 5 --processes 5 --set SLICE
     python scripts/method_results.py --out results/methods.json --table
 
 where a slice is, for example, `data.source=parquet:cifar100 backbone.name=vit_small_p8_64.safetensors data.classes=50
 data.per_class=144 data.test_per_class=50`; a result file holds its own. A method's recipe for CIFAR-100 in tasks of ten
 classes (preset `controlled`) says how it is trained. The epochs are the same for all, so that first order, zeroth order
 and the hybrid (zeroth-order module, first-order classifier) can be compared; the learning rates, which belong to
-another backbone and many more steps, are multiplied by whichever of the first command's factors was best there, those
-of a module that first order or the hybrid moves by one of the second command's beyond that. For these two,
+another backbone and many more steps, are multiplied by whichever of the first command's factors was best there. For it,
 `cifar100-held-out` is a folder with the first shard of the training images as its training set and the second as its
-test set; the third command trains on the third shard and tests on the test images. Where the released code's
+test set; the second command trains on the third shard and tests on the test images. Where the released code's
 zeroth-order baseline differs, its variant stands beside the correct one. With `--fast`, zeroth-order steps take the
 derivative along their directions (forward gradients, in bf16, as the preset `fast` does) instead of differences.
+
+results/small_rates.json, the wider search for the studies at small scale, was made by the first command with `--fast
+--chunk 4 --epochs 5 --factors 1 10 100 1000`, and then with `--rates results/small_rates.json --modules 10 100 1000
+--placements FO hybrid` beside, for a module's rate by itself. With `--scale small`, the recipes are those of the
+studies instead of a budget that all share.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from demo_results import spread
-from zofc.recipe import Recipe, load_recipe
+from zofc.recipe import Recipe, change_recipe, load_recipe
 from zofc.studies.grid import Cell, collect
+from zofc.studies.scale import SCALES, get_scale
 
 SETTING = "cifar100-inc10"
 PLAIN = ("simplecil", "ridge")
@@ -67,7 +69,7 @@ def grid(options: argparse.Namespace, factors: Factors) -> Iterator[Cell]:
     for seed in options.seeds:
         for method in options.methods:
             for placement, variant, readout in rows_of(method):
-                if placement not in options.placements:
+                if placement not in options.placements or (options.scale and not family_of(method, placement)):
                     continue
                 if len(options.factors) * len(options.modules) > 1 and (variant, readout) != ("official", "rows"):
                     continue  # variants and readouts take the rates of the rows they stand beside
@@ -77,8 +79,29 @@ def grid(options: argparse.Namespace, factors: Factors) -> Iterator[Cell]:
                     yield Cell(labels, make_recipe(labels, options))
 
 
+def family_of(method: str, placement: str) -> str | None:
+    """The recipes that the studies have for a row, if it learns."""
+    if placement == "hybrid":
+        return "zofc" if method == "adapter" else None
+    return None if method in PLAIN else f"{method}-{placement.lower()}"
+
+
+def studied(labels: Mapping[str, Any], options: argparse.Namespace) -> Recipe:
+    """The recipe that the studies have for a row, its learning rates times the row's factors."""
+    family = family_of(labels["method"], labels["placement"])
+    assert family is not None
+    rates = {family: (labels["factor"], labels["factor"] * labels["module"])}
+    scale = replace(get_scale(options.scale), own_rates=rates)
+    recipe = (scale.faster() if options.fast else scale).apply(
+        load_recipe(f"{family}/{SETTING}", [f"seed={labels['seed']}"])
+    )
+    return change_recipe(recipe, options.settings)
+
+
 def make_recipe(labels: Mapping[str, Any], options: argparse.Namespace) -> Recipe:
     """A row's recipe: the hybrid's module moves as in the ZO row, its classifier as in the FO row."""
+    if options.scale:
+        return studied(labels, options)
     method, placement = labels["method"], labels["placement"]
     family = {"none": method, "FO": f"{method}-fo"}.get(placement, f"{method}-zo")
     own = [] if method in PLAIN else ["preset=controlled"]
@@ -162,6 +185,7 @@ def main() -> None:
     parser.add_argument(
         "--modules", type=float, nargs="+", default=[1.0], help="on the module's beyond that, each tried"
     )
+    parser.add_argument("--scale", choices=SCALES, help="the studies' recipes at this scale; --epochs, --chunk: theirs")
     parser.add_argument("--rates", type=Path, help="a result file with several factors: the best of each is taken")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--set", dest="settings", nargs="+", default=[], metavar="KEY=VALUE", help="for every recipe")
@@ -176,7 +200,8 @@ def main() -> None:
         best = best_factors(json.loads(options.rates.read_text())["rows"])
         factors = {key: [(f, m * more) for f, m in found for more in options.modules] for key, found in best.items()}
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    about = {key: getattr(options, key) for key in ("epochs", "chunk", "fast", "settings")}
+    budget = ("scale",) if options.scale else ("epochs", "chunk")
+    about = {key: getattr(options, key) for key in (*budget, "fast", "settings")}
     rows = collect(list(grid(options, factors)), options.runs, options.out, about, options.processes)
     print(f"{len(rows)} cells, {sum('failed' in row for row in rows)} failed")
 

@@ -4,12 +4,14 @@ python scripts/results_page.py            # write
 python scripts/results_page.py --check    # only say what would change, with status 1 if something would
 
 A result file is the rows.json that `zofc reproduce STUDY --scale small` writes. Every number of the page comes from
-these files, the verdicts on the paper's claims (claims/, by the rule of claims/verdicts.py) included.
+these files and that of the step benchmark, the verdicts on the paper's claims (claims/, by the rule of
+claims/verdicts.py) included.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,20 +29,28 @@ from zofc.studies import figures
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE, FIGURES = Path("results/small"), Path("docs/RESULTS.md"), Path("docs/figures")
+HEADS = ("Findings", "Which of the paper's claims hold here", *CLAIMS, "The studies", "How it was run")
+STEP = Path("results/step.json")
 MADE_OF = "Description"  # the entry of a picture that says what was drawn
 Pictures = Mapping[str, figures.Drawing]  # by the names of their files
 
 
 def page(results: Sequence[Result]) -> str:
-    evidence = evidence_of(results)
+    evidence = evidence_of(results, ROOT / STEP)
     verdicts = {claim.text: claim.verdict(evidence) for some in CLAIMS.values() for claim in some}
     intro = (
         "The studies of the paper at a small scale: which of its claims hold there, and the numbers. Written by "
-        f"`python scripts/results_page.py` from the files in [{RESULTS}](../{RESULTS}); no number is typed by hand."
+        f"`python scripts/results_page.py` from the files in [{RESULTS}](../{RESULTS}); no result is typed by hand."
     )
-    parts = ["# Results at small scale", prose(intro), findings(results, evidence, verdicts)]
+    contents = " · ".join(f"[{head}](#{anchor(head)})" for head in HEADS)
+    parts = ["# Results at small scale", prose(intro), prose(contents), findings(results, evidence, verdicts)]
     parts += [claims(results, verdicts), studies(results), setup(results, ROOT, RESULTS)]
     return "\n\n".join(parts) + "\n"
+
+
+def anchor(head: str) -> str:
+    """Of a heading in a page that GitHub shows."""
+    return re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-")
 
 
 def pictures(results: Sequence[Result]) -> Pictures:

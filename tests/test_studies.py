@@ -163,7 +163,7 @@ def test_a_study_without_a_column_on_the_data_is_refused_and_left_out_of_all() -
 
 
 def test_small_rates_are_those_that_were_best_on_other_images() -> None:
-    rows = json.loads((Path(__file__).parents[1] / "results" / "method_rates.json").read_text())["rows"]
+    rows = json.loads((Path(__file__).parents[1] / "results" / "small_rates.json").read_text())["rows"]
     best = {key: (f, f * module) for key, [(f, module)] in best_factors(rows).items()}
     ends = {"FO": "-fo", "ZO": "-zo"}
     chosen = {f"{method}{ends[how]}": factor for (method, how), factor in best.items() if how in ends}

@@ -15,7 +15,8 @@ from typing import Any
 Row = Mapping[str, Any]
 Evidence = Mapping[str, Sequence[Row]]  # rows by the name of their study
 ERRORS = 2.0  # a difference counts beyond so many of its errors, where these are known
-STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # of errors over seeds
+STUDENT = {3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # of errors over seeds
+FEWEST = min(STUDENT)  # seeds whose spread says something
 ROUNDING = 1e-9
 
 
@@ -169,9 +170,10 @@ class Compared:
         return propagated(self.formula, known[0], errors)
 
     def _doubt(self, seeds: Sequence[Sequence[Row]], known: Sequence[Sequence[float]]) -> float:
-        """What a difference must exceed: an interval of 95 % over seeds, and what does not shrink with more of them."""
+        """What a difference must exceed: an interval of 95 % over seeds, and what does not shrink with more of them; of
+        few seeds, what is known of the numbers of one."""
         own = ERRORS * (self._error(seeds[:1], known[:1]) or 0.0)
-        if len(seeds) == 1:
+        if len(seeds) < FEWEST:
             return own
         over_seeds = STUDENT.get(len(seeds), ERRORS) * (self._error(seeds, known) or 0.0)
         return max(over_seeds, own) if self.numbers[0][1].lasting else over_seeds
@@ -210,12 +212,6 @@ def beside_best(one: Runs, others: Sequence[Runs], measure: Measure, gain: Gain)
         return list(found.values())
 
     return ask
-
-
-def ends(questions: Sequence[Question], highest: bool = True) -> Question:
-    """Of several comparisons of a setting, the one with the highest or lowest value."""
-    pick = max if highest else min
-    return lambda evidence: [pick(some, key=lambda one: one.value) for some in grouped(questions, evidence)]
 
 
 def joined(first: Question, second: Question, rule: Callable[[int, int], int]) -> Question:

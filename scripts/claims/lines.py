@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from claims.comparisons import Evidence, Question, Runs, more, pair
-from claims.measures import LEARNED
-from claims.verdicts import UNMEASURED, Judge, Verdict, in_the_paper
+from claims.measures import ACCURACY, LEARNED
+from claims.verdicts import UNMEASURED, Judge, Premise, Verdict, in_the_paper, shown
 from zofc.studies.catalogue import STUDIES
 
 MAIN, INC10 = ("main-table",), ("inc10-table",)
@@ -19,6 +20,7 @@ METHODS = (*STEADY, *UNSTABLE, *MEANS)
 MODULES = METHODS[1:]  # those that train more than a classifier
 RIDGE = "Ridge regression (not in the paper)"
 ZOFC, SIMPLE = Runs("ZO-FC", TABLES), Runs("SimpleCIL", TABLES)
+CLASSES = {"cifar100-inc5": 100, "cifar100-inc10": 100, "caltech101-inc10": 101, "pacs-styles": 28, "pacs-pooled": 7}
 CLOSE = 1.0  # points, where the paper says "closely", "near" or "minimal"
 SHARE = 0.05  # of a cost that is to be the same
 NO_R, NO_DOMAINNET = "It is about ImageNet-R, which was not run.", "It is about DomainNet, which was not run."
@@ -70,4 +72,20 @@ def gap(question: Question, on: str = "*") -> float:
 
 
 CLASSIFIER, ADAPTER = first("Learnable Cls."), first("Adapter + Cls.")
-ADAPTER_LEARNS = pair(ADAPTER, CLASSIFIER, LEARNED, more)  # without which claims about the adapter's steps say nothing
+ADAPTER_LEARNS = pair(ADAPTER, CLASSIFIER, LEARNED, more)
+ZOFC_GAINS = pair(ZOFC, CLASSIFIER, ACCURACY, more)
+WITH_ADAPTER = shown(ADAPTER_LEARNS, "since the first-order adapter learns no more than the classifier alone")
+WITH_ZOFC = shown(ZOFC_GAINS, "since ZO-FC's adapter adds nothing to the classifier alone")
+
+
+def at_chance(evidence: Evidence) -> set[tuple[str, str]]:
+    """Lines of the main tables that end below twice chance, with their settings."""
+    accuracies: dict[tuple[str, str], list[float]] = {}
+    for study in TABLES:
+        for row in evidence.get(study, ()):
+            if row.get("all_classes") is not None and row["setting"] in CLASSES:
+                accuracies.setdefault((row["setting"], row["line"]), []).append(row["all_classes"])
+    return {key for key, found in accuracies.items() if statistics.fmean(found) < 2 * 100 / CLASSES[key[0]]}
+
+
+WITH_LEARNING = Premise("since a line ends below twice chance", at_chance)

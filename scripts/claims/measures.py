@@ -82,16 +82,10 @@ def score(row: Row, over: str, part: slice = slice(None)) -> float | None:
     return statistics.fmean(values) if values else None
 
 
-def early(row: Row) -> float | None:
-    return score(row, "peft", slice(0, len(row["flatness"].get("peft") or []) // 2))
-
-
-def late(row: Row) -> float | None:
-    return score(row, "peft", slice(len(row["flatness"].get("peft") or []) // 2, None))
-
-
 def memory(row: Row) -> float | None:
-    """Of a measured step, or of a trained run."""
+    """Of a benchmark's step, of a step whose cost was measured, or of a trained run."""
+    if "peak_bytes" in row:
+        return float(row["peak_bytes"] / costs.GIB)
     if "cost" in row:
         return float(max(phase["peak"] for phase in row["cost"]["phases"]) / costs.GIB)
     return float(row["peak_memory"] / costs.GIB) if row["steps"] else None
@@ -133,7 +127,10 @@ PHI = Measure("Φ over the adapter alone, mean over tasks", "phi", lambda row: s
 PHI_HEAD = Measure(
     "Φ over adapter and head, mean over tasks", "phi", lambda row: score(row, "peft+head"), "in Φ", ".3g"
 )
-EARLY = Measure(
-    "distance in Φ over the adapter alone, first half of the tasks less second", "phi", early, "in Φ", ".3g"
+PHI_LAST = Measure(
+    "Φ over the adapter alone, after the last task",
+    "phi",
+    lambda row: score(row, "peft", slice(-1, None)),
+    "in Φ",
+    ".3g",
 )
-LATE = Measure("Φ over the adapter alone, second half of the tasks", "phi", late, "in Φ", ".3g")

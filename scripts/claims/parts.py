@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from claims.comparisons import Compared, Measure, Question, Runs, less, more, no_more, number, pair, within
-from claims.lines import ADAPTER_LEARNS, CLOSE, MAIN, NO_R, Claim, gap, kinds, of
+from claims.lines import CLOSE, MAIN, NO_R, WITH_ADAPTER, WITH_ZOFC, Claim, gap, kinds, of
 from claims.measures import ACCURACY, FORGETTING
 from claims.verdicts import MARGIN, judged
 
@@ -78,7 +78,7 @@ CLAIMS = (
         "With a first-order adapter the two are close in accuracy (no further apart than anywhere in the paper, "
         f"{APART:.2f} points).",
         "appendix E, table 5", ("classifier-ablation", *MAIN),
-        judged(heads(APART), own=MARGIN, rests=ADAPTER_LEARNS),
+        judged(heads(APART), own=MARGIN, rests=WITH_ADAPTER),
     ),
     Claim(
         "With class means as its final classifier ZO-FC is less accurate.",
@@ -93,7 +93,7 @@ CLAIMS = (
     Claim(
         f"With class means it is near SimpleCIL (within {CLOSE:g} point).",
         "appendix E, table 5", ("classifier-ablation", *MAIN),
-        judged(pair(PROTOTYPES, Runs("SimpleCIL", MAIN), ACCURACY, within(CLOSE))),
+        judged(pair(PROTOTYPES, Runs("SimpleCIL", MAIN), ACCURACY, within(CLOSE)), rests=WITH_ZOFC),
     ),
     Claim(
         "Without augmentation the accuracy of ZO-FC is similar (no further apart than anywhere in the paper, "
@@ -110,7 +110,7 @@ CLAIMS = (
         "On CIFAR-100 the number of queries changes accuracy little (highest less lowest, no more than the paper's "
         f"{SPREAD:.2f} points).",
         "section 5.3, table 4", ("query-ablation", *MAIN),
-        judged(spread(SPREAD), on="cifar100-*", own=MARGIN, rests=ADAPTER_LEARNS),
+        judged(spread(SPREAD), on="cifar100-*", own=MARGIN, rests=WITH_ZOFC),
     ),
     Claim(
         "On ImageNet-R accuracy rises with the number of queries.",
@@ -123,12 +123,12 @@ CLAIMS = (
     Claim(
         "More queries help less and less: from 1 to 4 more than from 4 to 64.",
         "section 5.3 (of ImageNet-R), table 4", ("query-ablation", *MAIN),
-        judged(rises(ACCURACY, 1, 4, 64), rests=ADAPTER_LEARNS),
+        judged(rises(ACCURACY, 1, 4, 64), rests=WITH_ZOFC),
     ),
     Claim(
         "Forgetting rises with few queries, then levels off or drops: less from 16 to 64 than from 1 to 16.",
         "section 5.3, table 4", ("query-ablation", *MAIN),
-        judged(rises(FORGETTING, 1, 16, 64), rests=ADAPTER_LEARNS),
+        judged(rises(FORGETTING, 1, 16, 64), rests=WITH_ZOFC),
     ),
     Claim(
         "Of the modules, the adapter is the best.",
@@ -138,7 +138,7 @@ CLAIMS = (
                 pair(of("peft-choice", "ZO-FC, adapter"), of("peft-choice", f"ZO-FC, {other}"), ACCURACY, more)
                 for other in ("LoRA", "prefix")
             ),
-            rests=ADAPTER_LEARNS,
+            rests=WITH_ZOFC,
         ),
     ),
 )  # fmt: skip

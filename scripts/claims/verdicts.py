@@ -13,7 +13,7 @@ from claims.measures import PRECISION
 from zofc.studies.catalogue import STUDIES
 from zofc.studies.settings import SETTINGS
 
-MOST, FEW = 0.75, 3  # a share that is most; comparisons that are written out one by one
+MOST, ENOUGH, FEW = 0.75, 0.25, 3  # shares of comparisons; how many of them are written out one by one
 HOW = " (for/against/too close)"
 HOLDS, MOSTLY, MIXED, MOSTLY_NOT, NOT = (
     "holds", "mostly holds", "mixed", "mostly does not hold", "does not hold",
@@ -27,25 +27,27 @@ LEGEND = (
     "A comparison is of two lines in one setting. It speaks for a claim, against it, or is too close to tell from "
     "chance.",
     f"*{HOLDS}*: all speak for it. *{MOSTLY}*: three quarters or more of those that tell. *{MOSTLY_NOT}*: a quarter or "
-    f"fewer. *{MIXED}*: between the two. *{NOT}*: all speak against it. *{TOO_CLOSE}*: more than half are too close. "
-    f"*{IDLE}*: it is about the steps of an adapter that learns nothing here.",
+    f"fewer. *{MIXED}*: between the two. *{NOT}*: all speak against it. *{TOO_CLOSE}*: fewer than a quarter tell. "
+    f"*{IDLE}*: what it takes for granted is not so here.",
 )
 RULE = (
     "**Comparisons.** Two lines are compared in one setting with the same seeds: the line that a claim is about less "
     "the other, or with × the one in units of the other. Lines that are missing or failed are in none. Streams whose "
     "tasks bring no new classes are told apart, not counted.",
-    "**Several seeds.** A difference counts if zero lies outside the 95 % interval of its mean by Student's t: more "
-    f"than {STUDENT[2]:g} standard errors over two seeds, {STUDENT[3]:g} over three.",
-    f"**One seed.** A difference of accuracies or of forgetting counts if it is more than {ERRORS:g} binomial standard "
-    "errors, from the accuracies and the number of test images, as if the two lines had been tested on different "
-    "images. Of Φ the sign alone decides. What does not count is *too close*.",
+    "**Three seeds or more.** A difference counts if zero lies outside the 95 % interval of its mean by Student's t: "
+    f"more than {STUDENT[3]:g} standard errors over three seeds.",
+    f"**One or two seeds.** A difference of accuracies or of forgetting counts if it is more than {ERRORS:g} binomial "
+    "standard errors of one seed, from the accuracies and the number of test images, as if the two lines had been "
+    "tested on different images. Of Φ the sign alone decides. What does not count is *too close*.",
     f"**Cost.** A measured time or memory is taken to be right to {100 * PRECISION:g} %, so ratios count beyond "
     f"{100 * ERRORS * PRECISION * 2**0.5:.0f} %. Operations are counted, and exact.",
     "**Close.** Where a claim says that something is close, it names a margin: a mean within it speaks for the claim, "
     "one that is outside by what counts as a difference speaks against it.",
-    f"**The adapter.** A claim about what the adapter's steps change, or leave as it is, says nothing where they "
-    "change nothing. So its comparisons are not counted in settings where a first-order adapter is not shown to "
-    f"learn tasks better than the classifier alone; if none is left, the claim *{IDLE}*.",
+    "**What is taken for granted.** A claim about what an adapter's steps change, or leave as it is, says nothing "
+    "where they change nothing, and one about forgetting nothing of a line that has learned nothing. So comparisons "
+    "are not counted, as the claim's row then says, in settings where a first-order adapter is not shown to learn "
+    "tasks better than the classifier alone, or where ZO-FC's is not shown to add accuracy to it; and, of forgetting, "
+    f"with a line that ends below twice chance. If none is left, the claim *{IDLE}*.",
     "**The paper's own numbers** are counted in the same way; they are of one seed, and there the sign decides.",
 )
 
@@ -64,23 +66,40 @@ class Verdict:
 Judge = Callable[[Evidence], Verdict]
 
 
+@dataclass(frozen=True)
+class Premise:
+    """What a claim takes for granted: `but` says of what it is not so, and `failing` finds it: lines in their settings,
+    or, with no name, all lines there."""
+
+    but: str
+    failing: Callable[[Evidence], set[tuple[str, str]]]
+
+    def fails(self, one: Comparison, failing: set[tuple[str, str]]) -> bool:
+        return any((one.setting, line) in failing for line in ("", *one.lines))
+
+
+def shown(question: Question, but: str) -> Premise:
+    """That a question is answered with yes."""
+    return Premise(but, lambda evidence: {(one.setting, "") for one in question(evidence) if one.side < 1})
+
+
 def judged(
-    *questions: Question, on: str = "*", otherwise: str = "", own: str | None = None, rests: Question | None = None
+    *questions: Question, on: str = "*", otherwise: str = "", own: str | None = None, rests: Premise | None = None
 ) -> Judge:
     """A claim that every comparison should bear out: `on` the settings of this pattern; `otherwise` says why it cannot
-    be tested where there are none. The paper's `own` numbers are judged too, unless this says what they are instead. It
-    can be told only where what it `rests` on holds."""
+    be tested where there are none. The paper's `own` numbers are judged too, unless this says what they are instead.
+    Comparisons of which is not so what it `rests` on are not counted."""
 
     def judge(evidence: Evidence) -> Verdict:
         found = asked(questions, evidence, on)
-        idle = {one.setting for one in rests(evidence) if one.side < 1} if rests else set()
-        all_counted = [one for one in found if class_incremental(one.setting)]
-        counted = [one for one in all_counted if one.setting not in idle]
-        without = list(dict.fromkeys(one.setting for one in all_counted if one.setting in idle))
-        word = band(counted) if counted else IDLE if without else UNTESTABLE if otherwise else UNMEASURED
+        incremental = [one for one in found if class_incremental(one.setting)]
+        failing = rests.failing(evidence) if rests else set()
+        void = [one for one in incremental if rests and rests.fails(one, failing)]
+        counted = [one for one in incremental if one not in void]
+        word = band(counted) if counted else IDLE if void else UNTESTABLE if otherwise else UNMEASURED
         paper = share(asked(questions, printed(), on)) if own is None else own
-        here = [*_short(counted), *_learned_nothing(without, counted)] or [otherwise] * bool(otherwise)
-        return Verdict(word, "; ".join(here), paper, _in_full(found, without), _seeds(counted))
+        here = [*_short(counted), *_not_counted(rests, void, counted)] or [otherwise] * bool(otherwise)
+        return Verdict(word, "; ".join(here), paper, _in_full(found, void, rests), _seeds(counted))
 
     return judge
 
@@ -93,7 +112,7 @@ def band(found: Sequence[Comparison]) -> str:
     """A word for comparisons, of which there must be one."""
     sides = [one.side for one in found]
     told = [side for side in sides if side]
-    if 2 * len(told) < len(sides) or not told:
+    if len(told) < ENOUGH * len(sides) or not told:
         return TOO_CLOSE
     if 0 not in sides and len(set(sides)) == 1:
         return HOLDS if sides[0] > 0 else NOT
@@ -103,7 +122,7 @@ def band(found: Sequence[Comparison]) -> str:
 
 def class_incremental(setting: str) -> bool:
     """Whether tasks bring new classes, as all of the paper's do."""
-    return "data.by=domain" not in SETTINGS[setting].changes
+    return setting not in SETTINGS or "data.by=domain" not in SETTINGS[setting].changes
 
 
 @cache
@@ -165,10 +184,10 @@ def _against(found: Sequence[Comparison]) -> list[str]:
     return [f"against it {' and '.join(names)}"] if others and short else []
 
 
-def _learned_nothing(without: Sequence[str], counted: Sequence[Comparison]) -> list[str]:
-    if not without:
+def _not_counted(rests: Premise | None, void: Sequence[Comparison], counted: Sequence[Comparison]) -> list[str]:
+    if rests is None or not void:
         return []
-    return ["the adapter learns nothing " + (f"on {', '.join(without)}: not counted" if counted else "here")]
+    return [f"{len(void)} not counted, {rests.but}" if counted else rests.but]
 
 
 def _seeds(found: Sequence[Comparison]) -> str:
@@ -179,12 +198,13 @@ def _seeds(found: Sequence[Comparison]) -> str:
 # -- in full ---------------------------------------------------------------------------------------------------------
 
 
-def _in_full(found: Sequence[Comparison], without: Sequence[str]) -> str:
-    counted = [one for one in found if class_incremental(one.setting)]
+def _in_full(found: Sequence[Comparison], void: Sequence[Comparison], rests: Premise | None) -> str:
+    counted = [one for one in found if class_incremental(one.setting) and one not in void]
     apart = [one for one in found if not class_incremental(one.setting)]
     words = _numbers(counted)
-    if without:
-        words.append(f"The adapter learns nothing on {', '.join(without)}.")
+    if rests is not None and void:
+        parts = "; ".join(_by_setting(void, len({one.lines for one in void}) == 1))
+        words.append(f"Not counted, {rests.but}{HOW}: {parts}.")
     for setting in dict.fromkeys(one.setting for one in apart):
         mine = [one for one in apart if one.setting == setting]
         words.append(f"Not counted, since tasks bring no new classes: {setting} {_score(mine)}{_span(mine)}.")
@@ -205,7 +225,7 @@ def _numbers(found: Sequence[Comparison]) -> list[str]:
         for side, begins in ((-1, "Against the claim"), (0, "Too close")):
             some = [one for one in mine if one.side == side]
             if some and len(some) < len(mine):
-                named = ", ".join(one.setting for one in some) if alike else _named(some, mine)
+                named = ", ".join(dict.fromkeys(one.setting for one in some)) if alike else _named(some, mine)
                 words.append(f"{begins}: {named}.")
     return words
 

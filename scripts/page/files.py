@@ -59,8 +59,13 @@ def load(folder: Path) -> list[Result]:
     return [found[name] for name in STUDIES if name in found]
 
 
-def evidence_of(results: Sequence[Result]) -> Evidence:
-    return {result.study.name: result.rows for result in results}
+def evidence_of(results: Sequence[Result], benchmark: Path | None = None) -> Evidence:
+    """The rows of all studies, and those of the step benchmark as if it were one."""
+    found: dict[str, Sequence[Row]] = {result.study.name: result.rows for result in results}
+    if benchmark is not None and benchmark.is_file():
+        rows = json.loads(benchmark.read_text("utf-8"))["rows"]
+        found["step"] = [{**row, "line": row["name"], "setting": "ViT-B/16", "seed": 0} for row in rows]
+    return found
 
 
 def settings_of(results: Sequence[Result]) -> list[str]:

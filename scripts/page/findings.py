@@ -43,7 +43,7 @@ SINGLE = {MIXED: "is mixed", TOO_CLOSE: "is too close to tell", UNMEASURED: "was
 
 def findings(results: Sequence[Result], evidence: Evidence, verdicts: Verdicts) -> str:
     said = [_what_this_is(results), _tally(verdicts), *_adapter(evidence, verdicts), *_accuracy(evidence)]
-    return "\n\n".join(["## Findings", bullets([*said, *_core(verdicts)]), *_beside(evidence)])
+    return "\n\n".join(["## Findings", bullets([*said, *_core(verdicts)]), *_by_group(verdicts), *_beside(evidence)])
 
 
 def _what_this_is(results: Sequence[Result]) -> str:
@@ -55,6 +55,14 @@ def _what_this_is(results: Sequence[Result]) -> str:
         f"This is no repetition of the paper's numbers: a smaller backbone than its {PAPER_BACKBONE}, fewer images, "
         f"fewer {fewer}, and {how_many}. What can be compared is how lines stand to each other."
     )
+
+
+def _by_group(verdicts: Verdicts) -> list[str]:
+    """How many of the paper's claims came to what, by what they are about."""
+    found = {group: Counter(verdicts[one.text].word for one in some if not one.ours) for group, some in CLAIMS.items()}
+    words = [word for word in WORDS if any(counts[word] for counts in found.values())]
+    rows = [(group, *(str(counts[word] or "") for word in words)) for group, counts in found.items()]
+    return [table(("the paper's claims about", *words), rows)]
 
 
 def _tally(verdicts: Verdicts) -> str:
@@ -160,7 +168,8 @@ def _adapter(evidence: Evidence, verdicts: Verdicts) -> list[str]:
         in_the_paper(pair(ZOFC, CLASSIFIER, ACCURACY, more)),
     )
     told = f"**The adapter.** Beside the classifier alone, in points: {'; '.join(parts)}"
-    told += f" (in the paper it ends {_range(theirs[0])} and {_range(theirs[1])})."
+    told += f" (in the paper it ends {_range(theirs[0])} and {_range(theirs[1])}). How far it is moved decides it, and "
+    told += "the learning rates that how far: [What the learning rates do](#what-the-learning-rates-do)."
     idle = [one.setting for one in _counted(ADAPTER_LEARNS, evidence) if one.side < 1]
     mute = sum(verdict.word == IDLE for verdict in verdicts.values())
     if idle:
@@ -183,7 +192,7 @@ def _core(verdicts: Verdicts) -> list[str]:
 
     def told(begins: str) -> str:
         (found,) = [verdict for text, verdict in verdicts.items() if text.startswith(begins)]
-        return f"*{found.word}* ({found.here})"
+        return f"*{found.word}* ({'; '.join(filter(None, (found.here, found.seeds)))})"
 
     return [
         f"**Forgetting.** Methods forget less under zeroth order: {told('A method forgets less')}. As a share of what "
@@ -191,6 +200,8 @@ def _core(verdicts: Verdicts) -> list[str]:
         f"{told('It forgets less than every')}.",
         f"**Learning.** Methods learn less under zeroth order: {told('It learns new tasks')}. ZO-FC is more accurate "
         f"than any of them: {told('It is more accurate than every')}.",
-        f"**Memory.** ZO-FC needs up to six times less: {told('ZO-FC needs up to')}. Its first-order classifier "
+        f"**Flatness.** The old tasks' loss is flatter after ZO-FC than after first order: {told('The old tasks')}. "
+        f"Flatter goes with less forgetting: {told('Flatter (mean')}.",
+        f"**Memory.** ZO-FC needs six times less: {told('ZO-FC needs six')} on ViT-B/16. Its first-order classifier "
         f"costs hardly any: {told('The first-order classifier costs')}.",
     ]

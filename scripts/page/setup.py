@@ -6,36 +6,34 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from page.files import Result, settings_of
-from page.training import training
-from page.words import bullets, listed, prose
+from page.training import RATES, swept, training
+from page.words import bullets, listed, prose, table
 from zofc.recipe import PAPER_BACKBONE
 from zofc.report.tables import duration
 from zofc.studies.catalogue import STUDIES
 from zofc.studies.settings import OURS, SETTINGS
 
+STREAM = {"tasks": "", "test images": "", "steps of ZO-FC": "ZO-FC", "steps of first order": "Adapter + Cls., FO"}
 NOTES = "NOTES.md"  # beside the results: what must be known of them and no file says
 
 
 def setup(results: Sequence[Result], root: Path, folder: Path) -> str:
     trained = training(results, root)
     parts = ["## How it was run", bullets(_what_was_run(results, root / folder))]
+    parts += ["### Steps and test images", table(("setting", *STREAM), _streams(results))]
     parts += ["### Training beside the paper's", trained[0], *map(prose, trained[1:])] if trained else []
+    if rates := swept(root / RATES):
+        parts += ["### What the learning rates do", rates[0], prose(rates[1])]
     return "\n\n".join([*parts, *_commands(results, folder), _not_run(results)])
 
 
 def _what_was_run(results: Sequence[Result], folder: Path) -> list[str]:
     found = _scales(results)
-    tested = {row["setting"]: row["tested"] for result in results for row in result.good if row.get("tested")}
-    told = [
-        name
-        + (f" ({SETTINGS[name].says})" if SETTINGS[name].says else "")
-        + (f", {tested[name]} test images" if name in tested else "")
-        for name in settings_of(results)
-    ]
+    told = [name + (f" ({SETTINGS[name].says})" if SETTINGS[name].says else "") for name in settings_of(results)]
     found.append(f"Data, and classes in a task: {'; '.join(told)}.")
     names = dict.fromkeys(row["backbone"] for result in results for row in result.good if row.get("backbone"))
     known = f" ({', '.join(f'sha256 {name[:12]}…' for name in names)})" if names else ""
-    found.append(f"The backbone{known} is smaller than the paper's and was pre-trained on other images.")
+    found.append(f"The backbone{known} is not the paper's.")
     changes = dict.fromkeys(change for result in results for change in result.changes)
     found.append(f"Changed in the recipes: {', '.join(f'`{change}`' for change in changes) or 'nothing'}.")
     by_seeds = dict.fromkeys(result.seeds for result in results)
@@ -55,6 +53,18 @@ def _what_was_run(results: Sequence[Result], folder: Path) -> list[str]:
     seconds = sum(row["seconds"]["train"] for row in runs.values())
     failed = sum("failed" in row for result in results for row in result.rows)
     found.append(f"{len(runs)} runs with {duration(seconds)} of training in all; {failed} cells of tables failed.")
+    return found
+
+
+def _streams(results: Sequence[Result]) -> list[tuple[str, ...]]:
+    """Of each setting: tasks, test images, and the steps that the whole stream takes."""
+    found = []
+    for name in settings_of(results):
+        rows = [row for result in results for row in result.good if row["setting"] == name and "over_time" in row]
+        lines = {row["line"]: row for row in rows}
+        cells = [str(lines[line].get("steps", "–")) if line in lines else "–" for line in STREAM.values() if line]
+        tested = next((str(row["tested"]) for row in rows if row.get("tested")), "–")
+        found.append((name, str(len(rows[0]["over_time"])) if rows else "–", tested, *cells))
     return found
 
 

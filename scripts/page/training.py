@@ -17,9 +17,11 @@ from zofc.studies.catalogue import Line
 from zofc.studies.scale import Scale
 from zofc.studies.settings import SETTINGS
 
-RATES = Path("results/method_rates.json")
+RATES = Path("results/small_rates.json")
 SHOWN, IMAGES = "cifar100-inc5", 500  # the setting of the table, and CIFAR-100's training images a class
 PLACEMENTS = {"fo": "FO", "zo": "ZO"}
+NAMED = {"FO": "first order", "ZO": "zeroth order", "hybrid": "ZO-FC"}  # placements
+SWEPT = {"adapter-fo": "first order", "zofc": "ZO-FC"}  # families of recipes
 MODULE = ("kind", "rank", "blocks", "length")  # of a recipe's peft
 
 
@@ -47,6 +49,7 @@ def training(results: Sequence[Result], root: Path) -> list[str]:
     heads = (f"a task of {SHOWN}", "epochs here", "steps here", "the paper's epochs", "its steps", "learning rates ×")
     told = [
         f"A step is a batch; CIFAR-100 has {IMAGES} training images a class, of which the paper takes all.",
+        *_search(root / RATES),
         *_at_the_edge(rows),
         *_modules(lines, result),
     ]
@@ -123,9 +126,56 @@ def _at_the_edge(rows: Sequence[tuple[str, ...]]) -> list[str]:
     if not at:
         return []
     return [
-        f"The learning rates are the recipe's times a factor, searched in [{RATES}](../{RATES}). For {len(at)} of "
-        f"{len(rows)} lines the best was the largest or the smallest factor tried, so a better one may lie beyond."
+        f"For {len(at)} of {len(rows)} lines the best factor was the largest or the smallest tried, so a better one "
+        "may lie beyond."
     ]
+
+
+def _search(path: Path) -> list[str]:
+    """How the factors were found."""
+    if not path.is_file():
+        return []
+    told = json.loads(path.read_text("utf-8"))
+    rows = [row for row in told["rows"] if "failed" not in row]
+    seeds, tested = len({row["seed"] for row in rows}), max(row.get("tested") or 0 for row in rows)
+    parts = [f"`{one}`" for one in told["settings"] if one.startswith("data.") and not one.startswith("data.source")]
+    parts.append("the studies' own recipes" if "scale" in told else f"{told['epochs']} epochs, preset `controlled`")
+    parts += [f"{seeds} seed{'s' * (seeds > 1)}", f"{tested} test images"]
+    apart = dict.fromkeys(NAMED[row["placement"]] for row in rows if row.get("module", 1.0) != 1)
+    return [
+        "The learning rates are the recipe's times the factor that gave the highest accuracy on all classes in a "
+        f"search ([{RATES}](../{RATES})): CIFAR-100 in tasks of ten, trained and tested on training images that are in "
+        f"no table; {', '.join(parts)}."
+        + f" The module's factor was searched by itself for {listed(list(apart))}; else it is the classifier's."
+        * bool(apart)
+    ]
+
+
+def swept(path: Path) -> list[str]:
+    """What the search found for the adapter as its rate rises, by either order: a table, and what it is."""
+    if not path.is_file():
+        return []
+    found: dict[tuple[float, float], dict[str, list[Mapping[str, Any]]]] = {}
+    for row in json.loads(path.read_text("utf-8"))["rows"]:
+        if (family := _family(row)) in SWEPT and "failed" not in row:
+            factors = row["factor"], row["factor"] * row.get("module", 1.0)
+            found.setdefault(factors, {}).setdefault(family, []).append(row)
+    heads = ["classifier ×", "adapter ×"]
+    for title in SWEPT.values():
+        heads += [f"{title}: all classes %", f"{title}: forgetting"]
+    rows = []
+    for (head, module), by_family in sorted(found.items()):
+        cells = [_mean(by_family.get(family, ()), key) for family in SWEPT for key in ("all_classes", "forgetting")]
+        rows.append((f"{head:g}", f"{module:g}", *cells))
+    after = (
+        "How accuracy and forgetting depend on the rates, in the search. What first order forgets more than ZO-FC is a "
+    )
+    after += "matter of how far its adapter is moved: compare them at equal accuracy."
+    return [table(heads, rows), after] if rows else []
+
+
+def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> str:
+    return f"{statistics.fmean(row[key] for row in rows):.1f}" if rows else "–"
 
 
 # -- modules ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from zofc.recipe import Recipe
 
 SCORE = Settings(directions=0, probes=0, products=0)  # Φ alone, at the paper's radius
 
-# What results/method_rates.json has for few steps on a small ViT, of the classifier's rates and of the module's, by
+# What results/small_rates.json has for few steps on a small ViT, of the classifier's rates and of the module's, by
 # family of recipes; ten times for the others.
 SMALL_RATES = {
     "classifier-fo": (10.0, 10.0), "classifier-zo": (1000.0, 1000.0), "adapter-fo": (10.0, 1000.0),
