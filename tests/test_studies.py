@@ -338,7 +338,7 @@ def test_figures_are_drawn_in_every_format(tmp_path: Path, tiny_weights: Path) -
             assert path.stat().st_size > 5000
     assert not list((tmp_path / "out").rglob(".*"))
     page = (tmp_path / "out" / "tiny" / "tradeoff" / "cifar100-inc5.html").read_text()
-    assert "peak memory of a training step (MiB)" in page and "scale tiny" in page
+    assert "peak memory of a training step (GiB)" in page and "scale tiny" in page
 
 
 def test_the_command_shows_its_plan_and_refuses_what_it_does_not_know(tmp_path: Path, tiny_weights: Path) -> None:
@@ -641,9 +641,20 @@ def test_a_title_is_cut_into_lines_of_about_the_same_length() -> None:
     assert figures.evenly("Short") == ["Short"] and figures.evenly("") == []
 
 
+@pytest.mark.parametrize(
+    ("tasks", "expected"),
+    [(range(2, 6), [2, 3, 4, 5]), (range(1, 21), [1, 5, 10, 15, 20]), (range(2, 21), [2, 5, 10, 15, 20]),
+     (range(1, 41), [1, 5, 10, 15, 20, 25, 30, 35, 40]), (range(1, 70), [1, 10, 20, 30, 40, 50, 60, 69])],
+)  # fmt: skip
+def test_the_first_and_the_last_task_have_a_tick(tasks: range, expected: list[int]) -> None:
+    spread = (0.0,) * len(tasks)
+    drawing = figures.Drawing("", "tasks", "%", (figures.Series("one", tuple(tasks), spread, spread),))
+    assert figures.ticks(drawing) == expected
+
+
 def test_what_trains_nothing_is_a_level_beside_the_points_of_the_trade_off() -> None:
     rows = [{"line": "SimpleCIL", "all_classes": 36.0, "steps": 0, "peak_memory": 1},
-            {"line": "ZO-FC", "all_classes": 31.0, "steps": 9, "peak_memory": 2**20}]  # fmt: skip
+            {"line": "ZO-FC", "all_classes": 31.0, "steps": 9, "peak_memory": 2**30}]  # fmt: skip
     drawing = figures.trade_off("title", rows)
     assert [series.title for series in drawing.series] == ["ZO-FC"] and drawing.series[0].x == (1.0,)
     assert drawing.levels == (("SimpleCIL (no steps)", 36.0),)

@@ -25,6 +25,7 @@ METHODS = (  # in the order of their looks, the same in every figure
 LARGER = {"*": 9.0, "P": 7.0, "X": 7.0, "D": 4.5}  # markers that would look smaller or larger than the others
 LEVEL = "#777777"
 FORMATS = ("png", "pdf", "html")
+MOST_TICKS = 12
 WIDEST = 68  # letters of a title in a line, which has the width of the axes
 
 
@@ -95,9 +96,9 @@ def trade_off(title: str, rows: Sequence[Mapping[str, Any]]) -> Drawing:
             levels.append((f"{name} (no steps)", statistics.mean(accuracy)))
         elif mine:
             spread = statistics.stdev(accuracy) if len(accuracy) > 1 else 0.0
-            memory = statistics.mean(row["peak_memory"] for row in mine) / 2**20
+            memory = statistics.mean(row["peak_memory"] for row in mine) / 2**30
             series.append(Series(name, (memory,), (statistics.mean(accuracy),), (spread,), name.endswith(", ZO")))
-    x = "peak memory of a training step (MiB)"
+    x = "peak memory of a training step (GiB)"
     return Drawing(title, x, "accuracy on all classes at the end (%)", tuple(series), False, tuple(levels))
 
 
@@ -127,6 +128,16 @@ def looks(drawing: Drawing) -> list[tuple[str, str, str]]:
     return [own[method] for method in methods]
 
 
+def ticks(drawing: Drawing) -> list[float]:
+    """Places on x of lines over tasks: all of a few; of many the first, the last, and some between."""
+    places = sorted({x for series in drawing.series for x in series.x})
+    if len(places) <= MOST_TICKS:
+        return places
+    step = 5 * -(-len(places) // (5 * MOST_TICKS))
+    first, last = places[0], places[-1]
+    return [first, *(x for x in places if not x % step and x - first > step / 2 and last - x > step / 2), last]
+
+
 def evenly(title: str) -> list[str]:
     """A title in no more lines than it needs, and these about equally long."""
     lines = len(textwrap.wrap(title, WIDEST))
@@ -135,7 +146,6 @@ def evenly(title: str) -> list[str]:
 
 def picture(drawing: Drawing) -> Figure:
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(8, 4.8), layout="constrained")
     axes = figure.add_subplot()
@@ -149,7 +159,7 @@ def picture(drawing: Drawing) -> Figure:
     for title, value in drawing.levels:
         axes.axhline(value, color=LEVEL, linestyle=":", linewidth=1.3, label=title)
     if drawing.joined:
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xticks(ticks(drawing))
     axes.set(xlabel=drawing.x, ylabel=drawing.y)
     axes.set_title("\n".join(evenly(drawing.title)), fontsize=10)
     axes.grid(alpha=0.3)
@@ -173,4 +183,6 @@ def interactive(drawing: Drawing) -> go.Figure:
         figure.add_hline(y=value, line={"color": LEVEL, "dash": "dot"}, annotation_text=name, showlegend=False)
     title = "<br>".join(evenly(drawing.title))
     figure.update_layout(title=title, xaxis_title=drawing.x, yaxis_title=drawing.y, template="plotly_white")
+    if drawing.joined:
+        figure.update_xaxes(tickvals=ticks(drawing))
     return figure
