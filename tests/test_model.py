@@ -430,6 +430,19 @@ def test_lora_merged_into_the_weights_agrees_with_lora_beside_them(tiny: Backbon
     torch.testing.assert_close(tiny.vit(images.double()), beside, rtol=1e-9, atol=1e-9)
 
 
+def test_a_compensated_prefix_that_is_hardly_attended_to_is_not_lost_in_fp16() -> None:
+    attn = timm.create_model("test_vit", num_classes=0).eval().blocks[0].attn
+    width = attn.qkv.in_features
+    h = torch.randn(2, 5, width, generator=generator())
+    qkv = torch.cat([torch.ones_like(h), torch.zeros_like(h), h], dim=-1)
+    keys = torch.full((3, width), -22 * (width / attn.num_heads) ** -0.5)  # its weights are e^-22, and in fp16 nothing
+    insert = walking.Insert(prefix=walking.Prefix(keys, torch.ones(3, width), compensated=True))
+    with torch.no_grad():
+        expected = walking.attend(attn.double(), qkv.double(), insert, h)
+        found = walking.attend(attn.half(), qkv.half(), insert, h)
+    torch.testing.assert_close(found.double(), expected, rtol=0.02, atol=0.01)
+
+
 def test_a_prefix_is_attended_to_as_further_keys_and_values(tiny: Backbone, images: torch.Tensor) -> None:
     """Written out for one block; compensated, the attention paid to the prefix sums to one."""
     for compensated in (False, True):

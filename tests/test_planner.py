@@ -305,6 +305,14 @@ def test_out_of_memory_shrinks_the_plan_and_repeats_the_step(
     assert (pace.micro_batch or 8) * pace.chunk <= most
 
 
+def test_a_method_that_couples_images_says_so_when_memory_runs_out(tiny_recipe: Make) -> None:
+    model, placement = learner(tiny_recipe(*KINDS["L2P"]))
+    placement._slow_down("first", 8, torch.OutOfMemoryError("CUDA out of memory"))
+    assert placement.notices == [
+        f"out of memory: from here on 4 images and 1 points at a time (first); {model.method.couples_images}"
+    ]
+
+
 @pytest.mark.parametrize("kind", ["ZO-FC", "first order", "zeroth order"])
 def test_what_can_never_fit_is_raised_with_nothing_moved(
     tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch, kind: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -272,6 +273,28 @@ def test_unchosen_prompts_and_keys_have_no_gradient(tiny: Backbone, images: Tens
     method.loss(leaves, method.features(leaves, method.prepare(images)), LABELS).backward()
     for value in leaves.values():
         assert value.grad is not None and int((value.grad.flatten(1).norm(dim=1) > 0).sum()) == 3
+
+
+def kept_and_gradients(backbone: Backbone, images: Tensor) -> tuple[int, Any]:
+    """How many numbers L2P keeps for its backward pass, and what that gives."""
+    method = learner(backbone, recipe("l2p"))
+    moving = {name: value.detach().requires_grad_() for name, value in method.groups()["peft"].items()}
+    kept: list[int] = []
+
+    def keep(value: Tensor) -> Tensor:
+        kept.append(value.numel())
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
+        loss = method.loss(moving, method.features(moving, method.prepare(images)), LABELS)
+    return sum(kept), torch.autograd.grad(loss, list(moving.values()))
+
+
+def test_l2p_can_compute_its_blocks_again_in_place_of_keeping_them(tiny: Backbone, images: Tensor) -> None:
+    whole, plain = kept_and_gradients(tiny, images)
+    fewer, again = kept_and_gradients(dataclasses.replace(tiny, recompute=True), images)
+    assert 2 * fewer < whole
+    torch.testing.assert_close(plain, again)
 
 
 @pytest.mark.parametrize("how", [{"no_embed_class": True}, {"class_token": False, "global_pool": "avg"}])

@@ -96,6 +96,18 @@ def test_zeroth_order_steps_need_less_memory_than_first_order_ones(tiny_recipe: 
     assert zeroth["trainable_parameters"] == first["trainable_parameters"]
 
 
+def test_peak_memory_is_that_of_the_costliest_phase_with_its_optimisers(tiny_recipe: Make, tmp_path: Path) -> None:
+    adam = ("optimize.peft.optimizer=adam", "optimize.head.optimizer=adam", "optimize.head.epochs=2")
+    together = train(start_run(tiny_recipe("adapter-fo/base", *adam), tmp_path))
+    joining = ("optimize.peft.start=1", "optimize.peft.epochs=3")
+    later = train(start_run(tiny_recipe("adapter-fo/base", *adam, *joining, "optimize.head.epochs=3"), tmp_path))
+    assert later["peak_memory"] == pytest.approx(together["peak_memory"], rel=0.01)  # it joins in the second epoch
+    plain = [f"optimize.{group}.{key}" for group in ("peft", "head") for key in ("optimizer=sgd", "momentum=0")]
+    without = train(start_run(tiny_recipe("adapter-fo/base", "optimize.head.epochs=2", *plain), tmp_path))
+    moments = 2 * 4 * sum(together["trainable_parameters"].values())
+    assert together["peak_memory"] - without["peak_memory"] == pytest.approx(moments, rel=0.2)
+
+
 def test_the_joint_anchor_learns_once_and_is_evaluated_per_task(tiny_recipe: Make, tmp_path: Path) -> None:
     folder = start_run(tiny_recipe("zofc/base", "data.joint=true"), tmp_path)
     metrics = train(folder)

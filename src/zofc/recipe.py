@@ -251,7 +251,10 @@ class Training(Strict):
     graphs: bool = Field(True, description="on CUDA, record a step once and replay it")
     compile: bool = Field(False, description="first order: blocks compiled by torch (a minute, and a C++ compiler)")
     recompute: bool = Field(False, description="first order: keep one activation a block, compute the rest again")
-    deterministic: bool = Field(True, description="only kernels that give the same result each time, where there are")
+    deterministic: bool = Field(
+        True,
+        description="kernels with the same result each time, where there are; on CUDA attention's gradients have none",
+    )
     loading: Literal["auto", "workers", "device"] = Field(
         "auto", description="per image on CPU, or batched on the device"
     )

@@ -109,7 +109,9 @@ class LearningToPrompt(Classifier):
         prompts = vit.norm_pre(chosen + vit.pos_embed[:, :1])  # as every token enters
         count, shape = prompts.shape[-2], (*(prompts.shape[:-3] or tokens.shape[:-3]), tokens.shape[-3], -1, -1)
         x = torch.cat([part.expand(shape) for part in (tokens[..., :1, :], prompts, tokens[..., 1:, :])], dim=-2)
-        x = vit.norm(walking.walk(vit, State(START, x), {}, rows=slice(1, 1 + count)).x)  # what the classifier reads
+        read = slice(1, 1 + count)  # what the classifier reads
+        recompute, compiled = self.backbone.recompute, self.backbone.compiled
+        x = vit.norm(walking.walk(vit, State(START, x), {}, rows=read, recompute=recompute, compiled=compiled).x)
         pull = torch.take_along_dim(similarity, ids, dim=-1).sum(-1)
         return Prompted(vit.fc_norm(x.mean(-2)).to(pull.dtype), pull)
 

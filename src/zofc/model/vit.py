@@ -119,9 +119,10 @@ def attend(attn: Attention, qkv: Tensor, insert: Insert, h: Tensor, rows: slice 
     if len(leading) > 1 or q.shape[:-3] != leading or k.shape[:-3] != leading:  # attention knows one batch axis
         q, k, v = (part.expand(*leading, *part.shape[-3:]).reshape(-1, *part.shape[-3:]) for part in (q, k, v))
     if insert.prefix is not None and insert.prefix.compensated:
-        weights = (attn.scale * q @ k.mT).softmax(-1)
+        wide = torch.promote_types(q.dtype, torch.float32)  # in fp16 a small mass would be none
+        weights = (attn.scale * q @ k.mT).to(wide).softmax(-1)
         mass = weights[..., :length].sum(-1, keepdim=True).clamp_min(1e-12)
-        x = torch.cat([weights[..., :length] / mass, weights[..., length:]], dim=-1) @ v
+        x = torch.cat([weights[..., :length] / mass, weights[..., length:]], dim=-1).to(v.dtype) @ v
     else:
         x = F.scaled_dot_product_attention(q, k, v, scale=attn.scale)
     x = x.transpose(-3, -2).reshape(*leading, q.shape[-2], -1)

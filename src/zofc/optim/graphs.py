@@ -45,7 +45,8 @@ class Recorder:
         if self.seen[key] <= PLAIN_RUNS:
             return work(*inputs)
         if key not in self.recordings:
-            self.recordings[key] = _record(work, inputs)
+            with torch.cuda.device(inputs[0].device):
+                self.recordings[key] = _record(work, inputs)
         recording = self.recordings[key]
         if recording is None:
             return work(*inputs)

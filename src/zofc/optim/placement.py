@@ -93,6 +93,10 @@ class Placement:
         """Numbers that move, per group."""
         return {name: sum(value.numel() for value in group.values()) for name, group in self.groups.items()}
 
+    def active(self, epoch: int) -> tuple[str, ...]:
+        """The sets that move in an epoch."""
+        return tuple(name for name, mover in self.movers.items() if mover.active(epoch))
+
     def learning_rates(self, epoch: int) -> dict[str, float]:
         return {name: mover.learning_rate(epoch) for name, mover in self.movers.items() if mover.active(epoch)}
 
@@ -156,8 +160,10 @@ class Placement:
         self.paces[name] = pace
         self.recorder.recordings.clear()  # each holds memory of its own
         torch.cuda.empty_cache()
+        couples = getattr(self.method, "couples_images", None)
         self.notices.append(
             f"out of memory: from here on {pace.micro_batch or batch} images and {pace.chunk} points at a time ({name})"
+            + (f"; {couples}" if couples else "")
         )
 
     def _backward(

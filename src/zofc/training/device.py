@@ -43,6 +43,8 @@ def set_up(device: torch.device, settings: Training) -> None:
     torch.backends.cudnn.allow_tf32 = tf32
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     if device.type == "cuda":
+        if device.index is not None:
+            torch.cuda.set_device(device)  # streams and recordings are made on the current one
         # cuBLAS reads these when it is first used; a deterministic one needs the former
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8" if settings.memory else ":4096:8")
         if settings.memory:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +17,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from zofc.optim.graphs import SETTLED
 from zofc.recipe import size_in_bytes
 from zofc.training.continual import Continual
+
+FIRST_STEPS = (2, SETTLED)  # with a kind of batch that are measured, on a CPU and on CUDA
 
 
 @dataclass
@@ -34,8 +37,7 @@ def measure(device: torch.device, resident: Iterable[Tensor]) -> Iterator[Peak]:
     peak = Peak()
     if device.type == "cuda":
         torch._C._cuda_clearCublasWorkspaces()  # which a step takes: not what happened to be there
-        own = sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in resident}.values())
-        before = torch.cuda.memory_allocated(device)
+        own, before = _bytes(resident), torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
         yield peak
         peak.bytes = own + torch.cuda.max_memory_allocated(device) - before
@@ -43,6 +45,40 @@ def measure(device: torch.device, resident: Iterable[Tensor]) -> Iterator[Peak]:
     with _LiveBytes(resident) as live:
         yield peak
     peak.bytes = live.peak
+
+
+class StepPeak:
+    """The peak bytes of training steps, from the first few after each `begin`: by then optimisers have their state, and
+    on CUDA steps are recorded. Recordings made before a `begin` are not to be replayed."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.bytes = device, 0
+        self.left = self.before = self.own = 0
+
+    def begin(self, resident: Iterable[Tensor], kinds: int = 1, done: int = 0) -> None:
+        """With what is there beside the batch (weights, parameters and what optimisers keep), how many kinds of batches
+        take turns, and how many steps an earlier process has taken."""
+        self.left = max(kinds * FIRST_STEPS[self.device.type == "cuda"] - done, 0)
+        if self.device.type == "cuda":
+            torch._C._cuda_clearCublasWorkspaces()
+            self.own, self.before = _bytes(resident), torch.cuda.memory_allocated(self.device)
+
+    @contextmanager
+    def step(self, resident: Callable[[], Iterable[Tensor]]) -> Iterator[None]:
+        """A step, looked at if it is one of the first."""
+        if not self.left:
+            yield
+            return
+        self.left -= 1
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            yield
+            peak = self.own + torch.cuda.max_memory_allocated(self.device) - self.before
+        else:
+            with _LiveBytes(resident()) as live:
+                yield
+            peak = live.peak
+        self.bytes = max(self.bytes, peak)
 
 
 def resident(model: Continual) -> list[Tensor]:
@@ -60,6 +96,11 @@ def allowance(memory: str, device: torch.device) -> int:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) * 1024 // 2
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    """Of their storages, each counted once."""
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
 class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from zofc.data.loading import Batch, Loader
 from zofc.errors import DivergedError
 from zofc.optim.placement import Placement, StepReport
 from zofc.training.continual import Continual
 from zofc.training.events import Events, StepStatus
-from zofc.training.memory import measure, resident
+from zofc.training.memory import StepPeak, resident
 from zofc.training.planner import check_weights, plan_memory
 
 
@@ -89,7 +90,8 @@ class TaskTraining:
         """Step by step; yields the seconds each took. After a yield, `epoch` and `step` say what has been done."""
         recipe = self.model.recipe
         to_plan = recipe.training.memory is not None
-        to_measure = to_plan or not self.peak_memory
+        peak = StepPeak(self.model.device)
+        phase: tuple[str, ...] = ()  # what moves
         if to_plan and not self.placement.epochs:
             check_weights(self.model, self.placement)
         while self.epoch < self.placement.epochs:
@@ -99,13 +101,14 @@ class TaskTraining:
                 if to_plan:
                     self._plan(images, labels)
                     to_plan = False
-                if to_measure:
-                    with measure(self.model.device, resident(self.model)) as peak:
-                        report = self.placement.step(images, labels, self.epoch, number)
-                    self.peak_memory = max(self.peak_memory, peak.bytes)
-                    to_measure = False
-                else:
+                if phase != self.placement.active(self.epoch):
+                    phase = self.placement.active(self.epoch)
+                    self.placement.recorder.forget()  # of steps that will not be taken again
+                    kinds = min(self.steps_per_epoch, 2)  # whole ones, and the rest of an epoch
+                    peak.begin(self._resident(), kinds, self._steps_in_phase())
+                with peak.step(self._resident):
                     report = self.placement.step(images, labels, self.epoch, number)
+                self.peak_memory = max(self.peak_memory, peak.bytes)
                 self._check(report, number)
                 self._pass_on_notices()
                 self.model.method.after_step()
@@ -120,6 +123,18 @@ class TaskTraining:
     def end(self) -> None:
         self.placement.recorder.forget()  # its memory belongs to the next task
         self.model.method.end_task(lambda: self.model.plain_batches(self.loader))
+
+    def _steps_in_phase(self) -> int:
+        """Steps done since what moves now began to move."""
+        first = self.epoch
+        while first and self.placement.active(first - 1) == self.placement.active(self.epoch):
+            first -= 1
+        return (self.epoch - first) * self.steps_per_epoch + self.step
+
+    def _resident(self) -> list[Tensor]:
+        """What is there before a step begins, beside its batch."""
+        states = [leaf for leaf in tree_leaves(self.placement.state()) if isinstance(leaf, Tensor)]
+        return [*resident(self.model), *states]
 
     def _plan(self, images: Tensor, labels: Tensor) -> None:
         """Fit the steps of this task into the memory that the recipe allows."""
@@ -161,9 +176,12 @@ class TaskTraining:
         if math.isfinite(report.loss):
             return
         rates = ", ".join(f"{name} {rate:g}" for name, rate in self.placement.learning_rates(self.epoch).items())
+        half = self.model.recipe.training.precision == "fp16"
         last = f"{self.meter.mean_loss:.4f}" if self.meter.images else "none in this epoch"
         raise DivergedError(
             f"the loss became {report.loss} at task {self.index + 1}, epoch {self.epoch + 1}, step {number + 1} "
             f"(mean loss of the epoch until then: {last}; learning rates: {rates}). Try a smaller learning rate, "
             "a clip (optimize.<group>.clip=1.0), or views.normalize=backbone; check the images for broken values."
+            + " In fp16 a gradient may have grown too large: training.precision=bf16."
+            * half
         )
