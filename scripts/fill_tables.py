@@ -1,4 +1,5 @@
-"""Write the tables of the documents from the result files: what stands between `<!-- NAME -->` and `<!-- /NAME -->`.
+"""Write the tables of the documents from the result files, and that of the settings from the recipe: what stands
+between `<!-- NAME -->` and `<!-- /NAME -->`.
 
 python scripts/fill_tables.py            # write
 python scripts/fill_tables.py --check    # only say which document would change
@@ -10,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,9 @@ import step  # noqa: E402
 import demo_results  # noqa: E402
 import estimator_results  # noqa: E402
 import method_results  # noqa: E402
+from zofc.recipe_settings import section, settings  # noqa: E402
 
-DOCUMENTS = ("README.md", "benchmarks/README.md")
+DOCUMENTS = ("README.md", "benchmarks/README.md", "docs/settings.md")
 SHORT = ("published", "published-first", "forward", "first", "late-3", "spsa", "first-fp32", "spsa-bf16")
 PLANS = {  # a plan, with the rows of zeroth and of first order
     "as published, fp32": ("published", "published-first"),
@@ -57,6 +60,23 @@ def memory() -> str:
     return "\n".join(lines)
 
 
+def all_settings() -> str:
+    """A heading and a table for each part of a recipe."""
+    parts = []
+    for name, found in groupby(settings(), key=lambda setting: setting.key.partition(".")[0] * ("." in setting.key)):
+        rows = list(found)
+        lines = [f"## {name or 'The run'}", "", section(rows[0].key), ""]
+        lines += ["| setting | values | default | meaning |", "| --- | --- | --- | --- |"]
+        lines += [f"| `{row.key}` | {row.values} | {row.default} | {plain(row.description)} |" for row in rows]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def plain(text: str) -> str:
+    """As it stands, where Markdown would take it for a tag or a column."""
+    return re.sub(r"([<|*])", r"\\\1", text)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "demo table": lambda: demo_results.table(result("demo")),
     "methods table": lambda: method_results.table(result("methods")["rows"]),
@@ -65,6 +85,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "whole step table": lambda: steps("step"),
     "step on two cores": lambda: steps("step_cpu"),
     "memory table": memory,
+    "all settings": all_settings,
 }
 
 
@@ -85,7 +106,7 @@ def main() -> None:
         new = filled(text)
         if new != text:
             differ = True
-            print(f"{name} {'differs from the results' if '--check' in sys.argv else 'written'}")
+            print(f"{name} {'is not what it would be written as' if '--check' in sys.argv else 'written'}")
             if "--check" not in sys.argv:
                 path.write_text(new, "utf-8")
     sys.exit(int(differ and "--check" in sys.argv))

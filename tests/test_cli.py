@@ -166,8 +166,22 @@ def test_learn_then_evaluate(zofc: Run, finished: Path, tmp_path: Path) -> None:
 def test_list_shows_what_there_is(zofc: Run, what: str, names: list[str]) -> None:
     code, said = zofc("list", what)
     assert code == 0 and all(name in said for name in names)
-    code, said = zofc("list", what, names[0])
+    code, said = zofc("list", what, names[0].upper())
     assert code == 0 and names[0] in said and (names[-1] not in said or names[0] in names[-1])
+    code, said = zofc("list", what, "nosuch")
+    assert code == 2 and f"none of the {what} has 'nosuch'" in said
+
+
+def test_settings_are_listed_with_values_default_and_meaning(zofc: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, said = zofc("list", "settings")
+    assert code == 0 and "optimize.<group>.lr  number ≥ 0; default 0.01\n    learning rate" in said
+    assert max(map(len, said.splitlines())) <= 80
+    code, said = zofc("list", "settings", "CODA")
+    assert code == 0 and "coda.per_task" in said and "schedule" in said  # by its name, by its description
+    assert "seed" not in said
+    code, said = zofc("list", "settings", "nosuch")
+    assert code == 2 and "no setting has 'nosuch'" in said
 
 
 def test_list_of_something_else_is_refused(zofc: Run) -> None:

@@ -58,8 +58,8 @@ def imported(path: Path, name: str) -> ModuleType:
 # -- numbers ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["README.md", "benchmarks/README.md"])
-def test_the_tables_of_the_documents_are_what_the_result_files_give(name: str) -> None:
+@pytest.mark.parametrize("name", ["README.md", "benchmarks/README.md", "docs/settings.md"])
+def test_the_tables_of_the_documents_are_what_the_results_and_the_recipe_give(name: str) -> None:
     script = imported(ROOT / "scripts" / "fill_tables.py", "fill_tables")
     text = (ROOT / name).read_text("utf-8")
     assert name in script.DOCUMENTS and script.filled(text) == text

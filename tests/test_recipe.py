@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from zofc.errors import RecipeError
 from zofc.recipe import Group, Recipe, Views, change_recipe, dump_recipe, load_recipe, recipe_names, recipe_presets
+from zofc.recipe_settings import settings as all_settings
+from zofc.report.runs import flat
 
 Write = Callable[[str, str], str]
 
@@ -310,6 +312,38 @@ def test_an_empty_overlay_says_that_nothing_differs(write: Write) -> None:
 def test_a_mistake_in_an_overlay_is_told_before_it_is_chosen(write: Write) -> None:
     path = write("mine.yaml", "presets:\n  released:\n    peft: {rnak: 3}\n")
     assert complaint(path) == "mine.yaml:3: presets.released.peft.rnak: unknown key; did you mean 'rank'?"
+
+
+@pytest.mark.parametrize("given", ["file", "command line"])
+def test_an_overlay_that_is_not_chosen_need_not_fit_the_users_values(write: Write, given: str) -> None:
+    """The rate is below where the cosine of `controlled` ends."""
+    if given == "file":
+        name, changes = write("mine.yaml", "extends: zofc/base\noptimize: {peft: {lr: 0}}\n"), []
+    else:
+        name, changes = "zofc/base", ["optimize.peft.lr=0"]
+    assert load_recipe(name, changes).optimize["peft"].lr == 0
+    assert "presets.controlled.optimize.peft.min_lr: expected at most" in complaint(name, *changes, "preset=controlled")
+
+
+# Settings
+
+
+def test_every_setting_has_a_name_of_its_own_and_a_description() -> None:
+    found = {setting.key: setting for setting in all_settings()}
+    assert len(found) == len(list(all_settings())) and all(one.description and one.values for one in found.values())
+    assert found["optimize.<group>.lr"].values == "number ≥ 0" and found["optimize.<group>.lr"].default == "0.01"
+    assert found["data.first"].values == "integer > 0 or null" and found["data.first"].default == "null"
+    assert found["views.scale"].values == "list of 2 numbers" and found["views.scale"].default == "[0.05, 1]"
+    assert found["peft.scale"].values == "number or learned"
+    assert found["paper.row"].default == "none"
+
+
+def test_every_key_of_a_written_recipe_is_a_setting() -> None:
+    known = {setting.key for setting in all_settings()}
+    recipe = load_recipe("zofc/cifar100-inc5").model_dump()
+    groups = recipe.pop("optimize")
+    keys = set(flat(recipe)) | {f"optimize.<group>.{key}" for key in groups["peft"]}
+    assert keys == known
 
 
 # Writing

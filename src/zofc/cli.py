@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -104,8 +105,12 @@ def _finish(paths: list[Path], page: Path) -> None:
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help="recipes, methods, datasets, backbones or studies")] = "recipes",
-    pattern: Annotated[str, typer.Argument(help="Show only names that contain this.")] = "",
+    what: Annotated[
+        str, typer.Argument(help="recipes, methods, datasets, backbones, studies, or the settings of a recipe")
+    ] = "recipes",
+    pattern: Annotated[
+        str, typer.Argument(help="Show only names (of settings: also descriptions) that contain this.")
+    ] = "",
 ) -> None:
     """List what there is to choose from."""
     makers = {
@@ -115,16 +120,35 @@ def list_(
         "backbones": _backbones,
         "studies": _studies,
     }
+    if what == "settings":
+        _print_settings(pattern)
+        return
     if what not in makers:
-        raise RecipeError(f"cannot list '{what}'{nearest(what, makers)}")
+        raise RecipeError(f"cannot list '{what}'{nearest(what, [*makers, 'settings'])}")
     headers, rows = makers[what]()
+    rows = [row for row in rows if pattern.casefold() in row[0].casefold()]
+    if not rows:
+        raise RecipeError(f"none of the {what} has '{pattern}' in its name; without it, all are listed")
     table = Table(box=None, header_style="bold", pad_edge=False)
     for number, header in enumerate(headers):
         table.add_column(header, overflow="fold", no_wrap=number == 0)
     for row in rows:
-        if pattern in row[0]:
-            table.add_row(*row)
+        table.add_row(*row)
     out.print(table)
+
+
+def _print_settings(pattern: str) -> None:
+    """A setting a paragraph: name, values and default on its first line, what it means below."""
+    from zofc.recipe_settings import settings
+
+    chosen = [setting for setting in settings() if setting.matches(pattern)]
+    if not chosen:
+        raise RecipeError(f"no setting has '{pattern}' in its name or description; without it, all are listed")
+    for setting in chosen:
+        values = f"{setting.values}; default {setting.default}"
+        out.print(f"[bold]{setting.key}[/]  {escape(values)}", highlight=False)
+        below = textwrap.fill(setting.description, out.width, initial_indent=" " * 4, subsequent_indent=" " * 4)
+        out.print(below, highlight=False, markup=False, soft_wrap=True)
 
 
 def _recipes() -> Listing:

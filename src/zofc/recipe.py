@@ -61,7 +61,7 @@ class Views(Strict):
     ratio: tuple[float, float] = Field((3 / 4, 4 / 3), description="aspect ratio of the random crop")
     flip: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="probability of a horizontal flip")
     resize: Annotated[float, Field(ge=1)] = Field(256 / 224, description="test view: short side over crop size")
-    test_interpolation: Literal["bicubic", "bilinear"] = "bicubic"
+    test_interpolation: Literal["bicubic", "bilinear"] = Field("bicubic", description="test view: how it is resized")
     normalize: Literal["backbone", "paper", "none"] = Field(
         "backbone", description="none: inputs in [0, 1]; paper: none for the paper's backbone, its own for any other"
     )
@@ -90,7 +90,7 @@ class Data(Strict):
     order_seed: int | None = Field(None, description="seed of the class order, if not the run's seed")
     per_class: Positive | None = Field(None, description="training images per class, all by default")
     test_per_class: Positive | None = Field(None, description="test images per class, all by default")
-    test_fraction: Fraction = Field(0.2, description="held out where a source has no test set")
+    test_fraction: Fraction = Field(0.2, description="of each class, held out where a source has no test set")
     skip_broken: bool = Field(False, description="leave out images that cannot be decoded")
     by: Literal["class", "domain", "domain-class"] = Field(
         "class",
@@ -132,9 +132,11 @@ class Peft(Strict):
     """The small module beside the frozen blocks."""
 
     kind: str = Field("adapter", description="adapter, adaptformer, lora, prefix")
-    rank: Positive = 5
+    rank: Positive = Field(5, description="width of the bottleneck; a prefix has none")
     blocks: str | tuple[int, ...] = Field("first 5", description="all, first N, last N, or a list of block numbers")
-    scale: float | Literal["learned"] = 0.1
+    scale: float | Literal["learned"] = Field(
+        0.1, description="factor of what it adds; learned: one for each block (adapters)"
+    )
     beside: Literal["mlp", "attention"] = Field("mlp", description="adapter: which sub-layer it stands beside")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="adaptformer: inside, first order only")
     length: Positive = Field(10, description="prefix: learned keys and values per block")
@@ -142,13 +144,15 @@ class Peft(Strict):
 
 
 class Head(Strict):
-    kind: Literal["cosine", "linear"] = "cosine"
+    """The classifier, which grows with the classes."""
+
+    kind: Literal["cosine", "linear"] = Field("cosine", description="cosine: of feature and row, with a learned scale")
 
 
 class Method(Strict):
     """What is trained and what the loss is."""
 
-    name: str = "adapter"
+    name: str = Field("adapter", description="one of `zofc list methods`")
     mask: bool = Field(
         True, description="false: old classes stay in the loss (sequential fine-tuning, the lower anchor)"
     )
@@ -156,7 +160,9 @@ class Method(Strict):
     readout: Literal["rows", "ridge"] = Field(
         "rows", description="ridge: answer by regression in closed form on the (adapted) features of every task"
     )
-    variant: Literal["official", "zofc"] = Field("official", description="zofc: as the released code differs from it")
+    variant: Literal["official", "zofc"] = Field(
+        "official", description="official: the authors' method; zofc: what the released baselines do instead"
+    )
 
 
 class Lae(Strict):
@@ -168,7 +174,7 @@ class Lae(Strict):
 class L2p(Strict):
     """Learning to prompt: a pool of prompts, chosen by keys."""
 
-    pool: Positive = 10
+    pool: Positive = Field(10, description="prompts there are, shared by all tasks")
     length: Positive = Field(5, description="tokens of a prompt")
     top: Positive = Field(5, description="prompts chosen")
     pull: Annotated[float, Field(ge=0)] = Field(0.1, description="weight of the pull between query and chosen keys")
@@ -180,8 +186,10 @@ class Coda(Strict):
     pool: Positive = Field(100, description="components over all tasks")
     per_task: Positive | None = Field(None, description="components per task, if not pool over the number of tasks")
     length: Annotated[int, Field(gt=1, multiple_of=2)] = Field(8, description="tokens, half keys and half values")
-    blocks: str | tuple[int, ...] = "first 5"
-    orthogonality: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of the penalty")
+    blocks: str | tuple[int, ...] = Field("first 5", description="where the prefixes stand, as peft.blocks says it")
+    orthogonality: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="weight of the penalty on components that are not orthogonal"
+    )
 
 
 class Ease(Strict):
@@ -194,7 +202,7 @@ class InfLora(Strict):
     """Interference-free low-rank adaptation."""
 
     threshold: Annotated[float, Field(gt=0, le=1)] = Field(0.95, description="energy kept of the first task's inputs")
-    threshold_end: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="and of the last task's")
+    threshold_end: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="energy kept of the last task's inputs")
 
 
 class Ridge(Strict):
@@ -207,22 +215,28 @@ class Ridge(Strict):
 class Group(Strict):
     """How one group of parameters is moved. Keys of the other order are unused."""
 
-    order: Literal["first", "zeroth"] = "first"
-    epochs: Positive = 10
+    order: Literal["first", "zeroth"] = Field(
+        "first", description="first: by gradients; zeroth: by an estimate of them"
+    )
+    epochs: Positive = Field(10, description="of each task, `start` among them")
     start: Annotated[int, Field(ge=0)] = Field(0, description="epochs before the group begins to move")
-    optimizer: Literal["sgd", "adam", "adamw", "sign"] = "sgd"
-    lr: Annotated[float, Field(ge=0)] = 0.01
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    optimizer: Literal["sgd", "adam", "adamw", "sign"] = Field(
+        "sgd", description="what makes a step of the (estimated) gradient; sign: SGD on its signs"
+    )
+    lr: Annotated[float, Field(ge=0)] = Field(0.01, description="learning rate in the first epoch of a task")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="of sgd and sign")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="adamw: apart from the gradient; else in it")
     schedule: Literal["constant", "cosine", "cosine99"] = Field(
         "constant", description="cosine99: CODA-Prompt's and InfLoRA's, to 1.6 % of the rate in the last epoch"
     )
-    min_lr: Annotated[float, Field(ge=0)] = Field(0.0, description="where the cosine ends")
+    min_lr: Annotated[float, Field(ge=0)] = Field(0.0, description="cosine: the rate it falls to")
     clip: Annotated[float, Field(gt=0)] | None = Field(None, description="largest L2 norm of the (estimated) gradient")
     estimator: str = Field("spsa", description="spsa (two-point differences), one_sided, forward_gradient")
     queries: Positive = Field(4, description="directions per step (Q)")
     epsilon: Annotated[float, Field(gt=0)] = Field(1e-3, description="length of the finite difference")
-    directions: Literal["rademacher", "gaussian", "sphere"] = "rademacher"
+    directions: Literal["rademacher", "gaussian", "sphere"] = Field(
+        "rademacher", description="how they are drawn: signs, normal numbers, or points of a sphere of radius √d"
+    )
     per: Literal["batch", "image"] = Field("batch", description="image: a direction of its own for each image")
     chunk: Positive = Field(1, description="perturbed points evaluated in one forward pass; 1 needs the least memory")
     micro_batch: Positive | None = Field(None, description="images per pass through the backbone, all by default")
@@ -237,8 +251,10 @@ class Group(Strict):
 
 
 class Training(Strict):
-    batch_size: Positive = 48
-    eval_batch_size: Positive = 128
+    """How a run is made: batches, device, precision, memory, logs."""
+
+    batch_size: Positive = Field(48, description="images of a training step")
+    eval_batch_size: Positive = Field(128, description="images at a time where nothing is trained")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N, mps")
     threads: Positive | None = Field(None, description="CPU threads, torch's choice by default")
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
@@ -259,9 +275,11 @@ class Training(Strict):
         "auto", description="per image on CPU, or batched on the device"
     )
     workers: Annotated[int, Field(ge=0)] = Field(2, description="loading processes where images are decoded one by one")
-    checkpoint_minutes: Annotated[float, Field(gt=0)] = 10.0
+    checkpoint_minutes: Annotated[float, Field(gt=0)] = Field(
+        10.0, description="time between two checkpoints of a task"
+    )
     keep_tasks: bool = Field(False, description="keep what was trained after each task, which zofc flatness measures")
-    loggers: tuple[str, ...] = Field((), description="tensorboard, wandb, mlflow")
+    loggers: tuple[str, ...] = Field((), description="tensorboard, wandb, mlflow: extras, to be installed apart")
 
     @field_validator("memory")
     @classmethod
@@ -274,18 +292,20 @@ class Training(Strict):
 class Paper(Strict):
     """Which printed numbers a recipe reproduces, so that `compare` can show ours minus the paper's."""
 
-    table: str
-    row: str
-    column: str
+    table: str = Field(description="main, inc10, …: a table of zofc/paper.json")
+    row: str = Field(description="its row")
+    column: str = Field(description="its column")
 
 
 class Recipe(Strict):
     """One run, complete."""
 
-    name: str = "unnamed"
+    name: str = Field("unnamed", description="what the run folder is called after; else that of the recipe file")
     title: str | None = Field(None, description="what tables and plots call it")
-    preset: Preset = "paper"
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = 1993
+    preset: Preset = Field("paper", description="which overlay of the recipe lies over it; few recipes have all")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
+        1993, description="of class order, splits, initial values, batches, views and directions"
+    )
     method: Method = Method()
     backbone: Backbone = Backbone()
     data: Data = Data()
@@ -339,10 +359,8 @@ def _built(written: Layer, changes: Layer) -> Recipe:
     recipe, found = check(Recipe, _overlaid(written, str(chosen), changes))
     problems += [problem for problem in found if problem.key != ("preset",)]
     for preset in PRESETS:  # a mistake in an overlay should not wait until somebody chooses it
-        if preset not in written.part("presets").values:
-            continue
-        _, others = check(Recipe, _overlaid(written, preset, changes))
-        problems += [problem for problem in others if problem.key[:1] == ("presets",)]
+        if preset != chosen and preset in written.part("presets").values:
+            problems += _mistakes(written, preset, changes)
     if problems or recipe is None:
         raise RecipeError("\n".join(dict.fromkeys(map(str, _by_place(problems)))))
     return recipe
@@ -355,8 +373,19 @@ def dump_recipe(recipe: Recipe) -> str:
 
 
 def _overlaid(written: Layer, preset: str, changes: Layer) -> Layer:
-    overlay = written.part("presets", preset).without("preset", *FILE_KEYS)
-    return written.without(*FILE_KEYS) | overlay | changes
+    return written.without(*FILE_KEYS) | _overlay(written, preset) | changes
+
+
+def _overlay(written: Layer, preset: str) -> Layer:
+    return written.part("presets", preset).without("preset", *FILE_KEYS)
+
+
+def _mistakes(written: Layer, preset: str, changes: Layer) -> Iterator[Problem]:
+    """What is wrong in an overlay whatever lies below it: one that is not chosen need not fit the user's values."""
+    alone = {problem.key for problem in check(Recipe, _overlay(written, preset))[1]}
+    for problem in check(Recipe, _overlaid(written, preset, changes))[1]:
+        if problem.key in alone and problem.key[:1] == ("presets",):
+            yield problem
 
 
 def _available(written: Layer) -> list[str]:

@@ -1,0 +1,96 @@
+"""Every setting of a recipe by its dotted name, with what it may be, its default and what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt, MultipleOf
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from zofc.recipe import Recipe
+
+WORDS = {int: "integer", float: "number", str: "text", bool: "true, false", NoneType: "null"}
+BOUNDS = {
+    Gt: ("gt", ">"),
+    Ge: ("ge", "≥"),
+    Lt: ("lt", "<"),
+    Le: ("le", "≤"),
+    MultipleOf: ("multiple_of", "multiple of"),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    key: str  # optimize.<group>.lr
+    values: str  # what it may be
+    default: str
+    description: str
+
+    def matches(self, pattern: str) -> bool:
+        """Whether the name or the description holds the pattern, in capitals or not."""
+        return pattern.casefold() in f"{self.key}\n{self.description}".casefold()
+
+
+def settings(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Setting]:
+    """Those of a model and of the models in it, in their order; `<group>` stands for any name."""
+    for name, field in model.model_fields.items():
+        inner, step = _inner(field.annotation)
+        if inner is not None:
+            yield from settings(inner, f"{prefix}{name}.{step}")
+            continue
+        default = "none" if field.is_required() else _written(field.default)
+        yield Setting(prefix + name, _values(field.annotation, field.metadata), default, field.description or "")
+
+
+def section(key: str) -> str:
+    """What the part of a recipe that a setting belongs to is about."""
+    name, inside, _ = key.partition(".")
+    inner, _ = _inner(Recipe.model_fields[name].annotation) if inside else (Recipe, "")
+    return (inner.__doc__ or "").strip() if inner else ""
+
+
+def _inner(kind: Any) -> tuple[type[BaseModel] | None, str]:
+    """The model that a setting holds, if it holds one, and what stands in for the names that lead to it."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind, ""
+    if get_origin(kind) is dict:
+        return get_args(kind)[1], "<group>."
+    return next((found for option in get_args(kind) if (found := _inner(option))[0]), (None, ""))
+
+
+def _values(kind: Any, metadata: Any = ()) -> str:
+    """A type in words: its values if they are few, else what it is and its bounds."""
+    if get_origin(kind) is Annotated:
+        kind, *more = get_args(kind)
+        return _values(
+            kind, [bound for one in more for bound in (one.metadata if isinstance(one, FieldInfo) else [one])]
+        )
+    if get_origin(kind) is Literal:
+        return ", ".join(map(str, get_args(kind)))
+    if get_origin(kind) is tuple:
+        entries = get_args(kind)
+        return f"list of {_plural(entries[0], len(entries) if entries[-1] is not ... else 0)}"
+    if options := get_args(kind):
+        return " or ".join(_values(option) for option in options)
+    bounds = [
+        f"{BOUNDS[type(one)][1]} {getattr(one, BOUNDS[type(one)][0]):.12g}" for one in metadata if type(one) in BOUNDS
+    ]
+    return " ".join([WORDS[kind], ", ".join(bounds)]).strip()
+
+
+def _plural(kind: Any, count: int) -> str:
+    words = "texts" if kind is str else f"{WORDS[kind]}s"
+    return f"{count} {words}" if count else words
+
+
+def _written(value: Any) -> str:
+    """A default as a recipe would have it, numbers shortened."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_written, value))}]"
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
