@@ -63,6 +63,20 @@ def test_unknown_names_get_the_nearest_one() -> None:
     assert "`zofc list recipes`" in complaint("§§§")
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("coda-fo/bsae", "coda-fo/base"),
+        ("coda-zo/cifar10-inc10", "coda-zo/cifar100-inc10"),
+        ("ease-zo/imagenet-r", "ease-zo/imagenet-r-inc5"),
+        ("inflora/base", "inflora-zo/base"),
+        ("lae_fo/base", "lae-fo/base"),
+    ],
+)
+def test_a_misspelled_recipe_is_taken_for_one_of_the_same_method(typed: str, meant: str) -> None:
+    assert complaint(typed) == f"no recipe or file '{typed}'; did you mean '{meant}'?"
+
+
 def test_building_blocks_are_not_listed_and_not_run() -> None:
     assert not [name for name in recipe_names() if "_" in name]
     assert "building block" in complaint("_data/cifar100-inc5")

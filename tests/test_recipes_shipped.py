@@ -12,7 +12,9 @@ import pytest
 from zofc.methods import check_placement, get_method
 from zofc.paper import printed
 from zofc.recipe import Group, Recipe, dump_recipe, load_recipe, recipe_names, recipe_presets
+from zofc.report import RunRecord
 from zofc.training.resolve import check_recipe
+from zofc.training.runs import start_run, train
 
 SETTINGS = ("cifar100-inc5", "cifar100-inc10", "imagenet-r-inc5", "imagenet-r-inc10", "domainnet-inc69")
 INC5 = ("cifar100-inc5", "imagenet-r-inc5")
@@ -221,7 +223,7 @@ def reached(recipe: Recipe, key: str) -> object:
 
 def test_every_row_is_shipped_for_every_setting() -> None:
     rows = {f"{row}/{setting}" for row in ROWS for setting in SETTINGS}
-    own = {f"{row}/base" for row in ("zofc", "adapter-fo", "classifier-fo", "simplecil")}
+    own = set(OWN)
     demos = {f"demo/{row}" for row in ("zofc", "first-order", "classifier", "simplecil", "ridge", "joint", "finetune")}
     others = {f"{row}/{setting}" for row, setting in [*OTHERS, *ZOFC_WITH]} | {f"ridge/{s}" for s in SETTINGS}
     assert set(recipe_names()) == rows | own | demos | others
@@ -419,6 +421,37 @@ def test_a_recipe_places_the_groups_that_its_method_has(name: str) -> None:
         recipe = loaded(name, preset)
         check_placement(recipe, recipe.optimize)
         assert set(recipe.optimize) == set(get_method(recipe.method.name).group_names)
+
+
+OWN = [name for name in recipe_names() if name.endswith("/base")]
+
+
+def test_every_row_of_the_main_table_has_a_recipe_for_ones_own_images() -> None:
+    rows = {
+        name.partition("/")[0] for name in recipe_names() if (paper := loaded(name).paper) and paper.table == "main"
+    }
+    assert {f"{row}/base" for row in rows | {"ridge"}} == set(OWN)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_own_images_are_learned_with_the_settings_of_cifar100(name: str) -> None:
+    for preset in recipe_presets(name):
+        own, cifar = loaded(name, preset), loaded(name.replace("base", C10), preset)
+        assert own.optimize == cifar.optimize and own.peft == cifar.peft and own.head == cifar.head
+        assert own.views.normalize == "backbone" and own.paper is None and own.data.classes is None
+        get_method(own.method.name).check(own, [10, 10])  # however many classes there are
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_own_images_are_learned_on_the_bundled_backbone(name: str, tmp_path: Path) -> None:
+    few = ["backbone.name=embedded", "data.source=glyphs", "data.increment=2", "data.per_class=4",
+           "data.test_per_class=2", "training.device=cpu"]  # fmt: skip
+    epochs = [f"optimize.{group}.{change}" for group in loaded(name).optimize for change in ("epochs=1", "start=0")]
+    recipe = load_recipe(name, [*few, *epochs, "data.classes=4"])
+    folder = start_run(recipe, tmp_path)
+    train(folder)
+    found = RunRecord.read(folder.path)
+    assert found.finished and found.tasks_done == 2
 
 
 @each_setting

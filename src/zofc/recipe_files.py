@@ -339,10 +339,15 @@ def find(reference: str, folder: Path | None) -> File:
         return File(str(path), path.stem, path.resolve(), path.parent)
     if (name := reference.removesuffix(".yaml")) in known:
         raise RecipeError(f"no file '{reference}'; the shipped recipe is called '{name}'")
-    hint = nearest(name, [recipe for recipe in known if not is_block(recipe)])
-    if hint.startswith("; known"):
-        hint = "; `zofc list recipes` shows those there are"
-    raise RecipeError(f"no recipe or file '{reference}'{hint}")
+    raise RecipeError(f"no recipe or file '{reference}'{suggestion(name)}")
+
+
+def suggestion(name: str) -> str:
+    """The nearest recipe, of the same method if there is such a method."""
+    recipes = [recipe for recipe in shipped() if not is_block(recipe)]
+    same = [recipe for recipe in recipes if recipe.startswith(f"{name.partition('/')[0]}/")]
+    hint = nearest(name, same or recipes)
+    return "; `zofc list recipes` shows those there are" if hint.startswith("; known") else hint
 
 
 def read_files(reference: str) -> Layer:
