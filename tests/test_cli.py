@@ -114,6 +114,12 @@ def test_show_compare_report(zofc: Run, finished: Path, recipe_file: Callable[..
     assert code == 0 and "simplecil" in said and "adapter" in said
     code, said = zofc("compare", "runs", "--markdown")
     assert code == 0 and said.count("|") > 10 and "| all classes (%) |" in said
+    code, said = zofc("compare", "runs", "--over", "seed")
+    assert code == 2 and "no two of these runs" in said
+    assert zofc("run", recipe_file("simplecil/base", "seed=1994"), "-q")[0] == 0
+    code, said = zofc("compare", "runs", "--over", "seed", "--markdown")
+    assert code == 0 and "2: 1993, 1994" in said and " ± " in said
+    assert zofc("compare", "runs", "--over", "method")[0] == 2
     for copy in range(6):  # more than there is room for side by side
         shutil.copytree(finished, tmp_path / "runs" / f"copy-{copy}")
     code, said = zofc("compare", "runs", "--markdown")

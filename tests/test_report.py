@@ -18,7 +18,7 @@ from rich.console import Console
 from zofc.errors import RunError
 from zofc.recipe import Recipe
 from zofc.report import figures, interactive, page, tables
-from zofc.report.runs import Flatness, RunRecord, find_runs, labels, read_runs
+from zofc.report.runs import Flatness, RunRecord, find_runs, labels, over_seeds, read_runs
 
 ZO = {"order": "zeroth", "queries": 4}
 FO = {"order": "first"}
@@ -31,6 +31,11 @@ SHARED = {
 def triangle(tasks: int, start: float = 90.0, drop: float = 1.5) -> list[list[float | None]]:
     """Accuracies that fall by `drop` with every later task."""
     return [[max(0.0, start - 2 * j - drop * (i - j)) for j in range(i + 1)] for i in range(tasks)]
+
+
+def by_seed(base: Path, name: str, accuracies: Mapping[int, float], **recipe: Any) -> None:
+    for seed, start in accuracies.items():
+        write_run(base / f"{name}-{seed}", triangle(2, start), seed=seed, name=name, **recipe)
 
 
 def write_run(
@@ -686,3 +691,36 @@ def test_the_page_is_written_whole_or_not_at_all(runs: list[RunRecord], tmp_path
     assert [path.name for path in target.parent.iterdir()] == ["report.html"]
     with pytest.raises(RunError, match="no runs"):
         page.write_report([], target)
+
+
+# -- over seeds ----------------------------------------------------------------------------------------------
+
+
+def test_runs_that_differ_in_the_seed_alone_become_a_mean_and_a_spread(tmp_path: Path) -> None:
+    by_seed(tmp_path, "a", {1993: 80.0, 1994: 90.0})
+    by_seed(tmp_path, "b", {1993: 70.0, 1994: 72.0, 1995: 74.0}, peft={"rank": 7})
+    first, second = over_seeds(read_runs([tmp_path]))
+    assert first.scores["all_classes"] == pytest.approx(83.25) and second.scores["all_classes"] == pytest.approx(70.25)
+    assert first.spreads["all_classes"] == pytest.approx(50**0.5) and second.spreads["all_classes"] == pytest.approx(2)
+    grid = tables.compare([first, second])
+    rows = {row[0]: row[1:] for row in grid.rows}
+    assert rows["all classes (%)"] == ("83.25 ± 7.07", "70.25 ± 2.00")
+    assert rows["seed"] == ("2: 1993, 1994", "3: 1993, 1994, 1995")
+    assert any("mean ± standard deviation" in note for note in grid.notes)
+
+
+def test_a_run_that_is_not_finished_and_a_second_one_with_a_seed_are_in_no_mean(tmp_path: Path) -> None:
+    by_seed(tmp_path, "a", {1993: 80.0, 1994: 90.0})
+    write_run(tmp_path / "a-1993-2", triangle(2, 60.0), seed=1993, name="a")
+    write_run(tmp_path / "a-1995", triangle(1, 60.0), seed=1995, name="a", finished=False, tasks=2)
+    found = over_seeds(read_runs([tmp_path]))
+    assert [record.setting("seed") for record in found] == ["2: 1993, 1994", 1993, 1995]
+    assert not found[1].spreads and not found[2].spreads
+
+
+def test_means_over_seeds_stand_beside_the_papers_numbers(tmp_path: Path) -> None:
+    paper = {"table": "main", "row": "zofc", "column": "cifar100-inc5"}
+    by_seed(tmp_path, "a", {1993: 80.0, 1994: 90.0}, paper=paper)
+    rows = {row[0]: row[1] for row in tables.compare(over_seeds(read_runs([tmp_path]))).rows}
+    printed = float(rows["paper's last²"])
+    assert rows["ours − paper's last²"] == tables.signed(83.25 - printed)

@@ -219,12 +219,21 @@ def compare(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.")],
     settings: Annotated[bool, typer.Option("--settings", help="Also list the settings in which they differ.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    over: Annotated[
+        str | None, typer.Option(metavar="seed", help="Runs that differ in the seed alone as one: mean ± deviation.")
+    ] = None,
 ) -> None:
     """Runs side by side, or one below another if there are many, with the paper's numbers where a recipe reproduces
     them."""
-    from zofc.report import compare, differences, read_runs
+    from zofc.report import compare, differences, over_seeds, read_runs
 
+    if over not in (None, "seed"):
+        raise typer.BadParameter(f"--over: runs are put together over their seed, got '{over}'")
     records = read_runs(paths)
+    if over is not None:
+        found, records = len(records), over_seeds(records)
+        if len(records) == found:
+            raise RunError("--over seed: no two of these runs are finished and differ in the seed alone")
     for grid in [compare(records), *([differences(records)] if settings else [])]:
         if len(records) > BESIDE:
             grid = grid.turned("run")

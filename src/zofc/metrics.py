@@ -19,10 +19,15 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, mean, stdev
 from typing import Any
 
 Row = tuple[float | None, ...]
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Mean and standard deviation, over seeds; none of what cannot be had of so few."""
+    return (mean(values) if values else None), (stdev(values) if len(values) > 1 else None)
 
 
 @dataclass(frozen=True)

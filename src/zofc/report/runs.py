@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from zofc.errors import RunError
-from zofc.metrics import METRICS, AccuracyMatrix, summary
+from zofc.metrics import METRICS, AccuracyMatrix, mean_and_spread, summary
 
 RECIPE = "recipe.yaml"  # what makes a folder a run folder
 FLATNESS = {  # what flatness.json measures of the old tasks' loss, and where an entry may have it
@@ -103,6 +103,11 @@ class RunRecord:
         return summary(self.matrix) if self.matrix else dict.fromkeys(METRICS)
 
     @property
+    def spreads(self) -> dict[str, float | None]:
+        """The standard deviations of the scores, where they are means."""
+        return {}
+
+    @property
     def finished(self) -> bool:
         return self.metrics.get("finished") is True
 
@@ -147,6 +152,53 @@ class RunRecord:
 
     def _number(self, key: str) -> float | None:
         return _number(at(self.metrics, key))
+
+
+@dataclass(frozen=True)
+class SeedsRecord(RunRecord):
+    """Finished runs that differ in the seed alone, as one whose scores are their means."""
+
+    members: tuple[RunRecord, ...] = ()
+
+    @classmethod
+    def of(cls, members: Sequence[RunRecord]) -> SeedsRecord:
+        first = members[0]
+        seeds = ", ".join(str(record.setting("seed")) for record in members)
+        seconds = [record.train_seconds for record in members if record.train_seconds is not None]
+        memory = [record.peak_memory for record in members if record.peak_memory is not None]
+        cost = {"seconds": {"train": mean_and_spread(seconds)[0]}, "peak_memory": max(memory, default=None)}
+        recipe = {**first.recipe, "seed": f"{len(members)}: {seeds}"}
+        return cls(first.folder, recipe, matrix=first.matrix, metrics={**first.metrics, **cost}, members=tuple(members))
+
+    @cached_property
+    def scores(self) -> dict[str, float | None]:
+        return {name: found[0] for name, found in self._over.items()}
+
+    @property
+    def spreads(self) -> dict[str, float | None]:
+        return {name: found[1] for name, found in self._over.items()}
+
+    @cached_property
+    def _over(self) -> dict[str, tuple[float | None, float | None]]:
+        """Of every metric, over the runs that have it."""
+        had = {name: [record.scores[name] for record in self.members] for name in METRICS}
+        return {name: mean_and_spread([one for one in values if one is not None]) for name, values in had.items()}
+
+
+def over_seeds(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Finished runs that are alike but for seed, name and title as one; any other as it is. A further run with a seed
+    that was there is not another seed, and stands with others of its kind."""
+    groups: dict[tuple[str, int], list[RunRecord]] = defaultdict(list)
+    for record in sorted(records, key=lambda record: _number(record.setting("seed")) or 0):
+        kept = {key: value for key, value in record.recipe.items() if key not in ("seed", "name", "title")}
+        alike = json.dumps(kept, sort_keys=True, default=str) if record.finished else str(record.folder)
+        seed, number = record.setting("seed"), 0
+        while any(other.setting("seed") == seed for other in groups[alike, number]):
+            number += 1
+        groups[alike, number].append(record)
+    found = [members[0] if len(members) == 1 else SeedsRecord.of(members) for members in groups.values()]
+    places = [record.folder for record in records]
+    return sorted(found, key=lambda record: places.index(record.folder))
 
 
 def _order(how: Mapping[str, Any]) -> str:

@@ -257,14 +257,16 @@ def compare(records: Sequence[RunRecord]) -> Grid:
     shared = [row for row in about if len(records) > 1 and len(set(row[1:])) == 1]
     rows = [row for row in about if row not in shared]
     rows.append(("tasks", *(f"{record.tasks_done} of {record.tasks_total or '?'}" for record in records)))
-    rows += [(_heading(name), *(percent(record.scores[name]) for record in records)) for name in METRICS]
+    rows += [(_heading(name), *(_score(record, name) for record in records)) for name in METRICS]
     rows += [
         ("peak memory", *(memory(record.peak_memory) for record in records)),
         ("train time", *(duration(record.train_seconds) for record in records)),
         ("trained parameters", *(_by_group(record.trainable) for record in records)),
     ]
-    notes = ("The same in all: " + "; ".join(f"{name} {value}" for name, value, *_ in shared) + ".",) if shared else ()
-    grid = Grid(("", *labels(records)), tuple(rows), notes=notes, warnings=_cautions(records))
+    notes = ["The same in all: " + "; ".join(f"{name} {value}" for name, value, *_ in shared) + "."] if shared else []
+    if any(record.spreads for record in records):
+        notes.append("Over seeds: mean ± standard deviation, the mean time and the most memory.")
+    grid = Grid(("", *labels(records)), tuple(rows), notes=tuple(notes), warnings=_cautions(records))
     return _beside_paper(grid, records) if any(record.setting("paper") for record in records) else grid
 
 
@@ -278,6 +280,11 @@ def differences(records: Sequence[RunRecord]) -> Grid:
 
 def _heading(name: str) -> str:
     return f"{METRICS[name].label} ({METRICS[name].unit})"
+
+
+def _score(record: RunRecord, name: str) -> str:
+    spread = record.spreads.get(name)
+    return percent(record.scores[name]) + ("" if spread is None else f" ± {percent(spread)}")
 
 
 def _by_group(groups: Mapping[str, int] | None) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from zofc.metrics import mean_and_spread
 from zofc.report.tables import NONE, Grid
 from zofc.studies import costs
 from zofc.studies.catalogue import Line, Study
@@ -53,13 +54,13 @@ class Number:
 
     @property
     def mean(self) -> float | None:
-        return statistics.mean(self.values) if self.values else None
+        return mean_and_spread(self.values)[0]
 
     @property
     def spread(self) -> float | None:
         """The standard deviation over seeds; none where operations were counted, the same each time."""
         exact = self.metric in costs.OPERATIONS and len(set(self.values)) == 1
-        return statistics.stdev(self.values) if len(self.values) > 1 and not exact else None
+        return None if exact else mean_and_spread(self.values)[1]
 
     def __str__(self) -> str:
         """`41.00 ± 1.41 (2 of 3 seeds) [83.34]`: ours, over how many seeds if not over all, and the paper's."""
