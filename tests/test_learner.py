@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from PIL import Image
 
 import zofc
 from zofc.errors import DataError, RunError
+from zofc.learner import Evaluation
 from zofc.recipe import Recipe
 from zofc.training.runs import extend_run, start_run, train
 
@@ -91,8 +93,21 @@ def test_evaluation_counts_every_image_in_the_confusion_matrix(learner: zofc.Lea
     assert found.accuracy == pytest.approx(100 * np.trace(found.confusion) / 8)
     (tmp_path / "zebra").mkdir()
     Image.fromarray(pictures(0, 1)[0]).save(tmp_path / "zebra" / "0.png")
-    with pytest.raises(DataError, match="never learned: zebra"):
+    with pytest.raises(DataError, match=r"never learned: zebra.*learned_only"):
         learner.evaluate(f"folder:{tmp_path}")
+    rest = learner.evaluate(f"folder:{tmp_path}", learned_only=True)
+    assert np.array_equal(rest.confusion, found.confusion) and rest.left_out == ("zebra",)
+    for name in ("red", "blue"):
+        shutil.rmtree(tmp_path / name)
+    with pytest.raises(DataError, match="none of its images"):
+        learner.evaluate(f"folder:{tmp_path}", learned_only=True)
+
+
+def test_the_most_confused_pairs_come_first_and_right_answers_are_none() -> None:
+    confusion = np.array([[9, 1, 0], [3, 0, 0], [0, 2, 7]])
+    found = Evaluation(("a", "b", "c"), 72.7, {}, confusion)
+    assert found.confused() == [("b", "a", 3), ("c", "b", 2), ("a", "b", 1)]
+    assert found.confused(1) == [("b", "a", 3)]
 
 
 def test_a_task_that_fails_leaves_the_model_as_it_was(learner: zofc.Learner, tmp_path: Path) -> None:

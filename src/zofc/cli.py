@@ -299,11 +299,15 @@ def evaluate(
     data: Annotated[str, typer.Argument(help="A source whose classes were learned, e.g. folder:PATH.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Also write the result as JSON.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps; the recipe's by default.")] = None,
+    learned_only: Annotated[
+        bool, typer.Option("--learned-only", help="Leave out classes that were never learned.")
+    ] = False,
 ) -> None:
-    """Accuracy per class and the confusion matrix of a run on other images."""
+    """Accuracy per class of a run on other images, and the classes that it confuses most; --output has the whole
+    confusion matrix."""
     from zofc.learner import load
 
-    result = load(path, device).evaluate(data)
+    result = load(path, device).evaluate(data, learned_only)
     table = Table(
         "class", "images", "accuracy %", "most often taken for", box=None, header_style="bold", pad_edge=False
     )
@@ -315,12 +319,22 @@ def evaluate(
         table.add_row(escape(name), str(int(result.confusion[index].sum())), f"{accuracy:.1f}", escape(other))
     out.print(table)
     out.print(f"all images: {result.accuracy:.2f} %", highlight=False)
+    if result.left_out:
+        text = f"left out, never learned: {', '.join(result.left_out)}"
+        out.print(text, highlight=False, markup=False, soft_wrap=True)
+    if pairs := result.confused():
+        table = Table("most confused", "taken for", "images", box=None, header_style="bold", pad_edge=False)
+        for true, guess, count in pairs:
+            table.add_row(escape(true), f"→ {escape(guess)}", str(count))
+        out.print()
+        out.print(table)
     if output is not None:
         found: dict[str, Any] = {
             "accuracy": result.accuracy,
             "per_class": result.per_class,
             "classes": list(result.classes),
             "confusion": result.confusion.tolist(),
+            "left_out": list(result.left_out),
         }
         _write_json(output, found)
 

@@ -46,6 +46,14 @@ class Evaluation:
     accuracy: float
     per_class: dict[str, float]
     confusion: NDArray[np.int64]  # (true, predicted)
+    left_out: tuple[str, ...] = ()  # classes of the source that were never learned
+
+    def confused(self, most: int = 10) -> list[tuple[str, str, int]]:
+        """The pairs that were taken for each other most often: true class, answer, images."""
+        wrong = self.confusion * (1 - np.eye(len(self.classes), dtype=np.int64))
+        pairs = np.argsort(-wrong, axis=None, kind="stable")[:most]
+        found = [(*divmod(int(pair), len(self.classes)), int(wrong.flat[pair])) for pair in pairs]
+        return [(self.classes[true], self.classes[guess], count) for true, guess, count in found if count]
 
 
 @dataclass(frozen=True)
@@ -131,16 +139,24 @@ class Learner:
                 answers.append([Prediction(self.classes[c], p) for c, p in zip(row_classes, row_chances, strict=True)])
         return answers
 
-    def evaluate(self, source: str) -> Evaluation:
-        """Accuracy on a source whose class names are among those learned; its test set, or all of it if it has none."""
+    def evaluate(self, source: str, learned_only: bool = False) -> Evaluation:
+        """Accuracy on a source whose class names are among those learned, with `learned_only` on those of them that are;
+        its test set, or all of it if it has none."""
         opened = open_data(self.recipe, source, self._notice, test_fraction=0.0)
         images = opened.test if len(opened.test) else opened.train
-        unknown = [name for name in opened.classes if name not in self.classes]
+        unknown = tuple(name for name in opened.classes if name not in self.classes)
+        ids = np.array([-1 if name in unknown else self.classes.index(name) for name in opened.classes], np.int64)
         if unknown:
-            raise DataError(
-                f"{source}: never learned: {', '.join(unknown[:5])}; learned: {', '.join(self.classes[:10])}"
+            images = images.take(np.flatnonzero(ids[images.labels] >= 0))
+        if unknown and not (learned_only and len(images)):
+            remedy = (
+                "none of its images is of another class"
+                if learned_only
+                else "--learned-only (learned_only=True) leaves them out"
             )
-        ids = np.array([self.classes.index(name) for name in opened.classes], np.int64)
+            raise DataError(
+                f"{source}: never learned: {', '.join(unknown[:5])}; learned: {', '.join(self.classes[:10])}; {remedy}"
+            )
         guessed, true = self.model.guesses(self.model.loader(images.relabel(ids[images.labels])))
         size = len(self.classes)
         confusion = np.bincount(true.numpy() * size + guessed.numpy(), minlength=size * size).reshape(size, size)
@@ -148,7 +164,8 @@ class Learner:
         per_class = {
             name: 100 * float(confusion[i, i]) / int(totals[i]) for i, name in enumerate(self.classes) if totals[i]
         }
-        return Evaluation(self.classes, 100 * float(np.trace(confusion)) / int(confusion.sum()), per_class, confusion)
+        accuracy = 100 * float(np.trace(confusion)) / int(confusion.sum())
+        return Evaluation(self.classes, accuracy, per_class, confusion, unknown)
 
     def save(self, path: str | Path) -> None:
         """Write the model as a run folder that `load` and the command line can use. It replaces an earlier save of a
