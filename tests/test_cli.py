@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from zofc.learner import Learner
 from zofc.recipe import Recipe, dump_recipe, load_recipe
 
 Make = Callable[..., Recipe]
@@ -128,6 +129,21 @@ def test_show_compare_report(zofc: Run, finished: Path, recipe_file: Callable[..
     assert code == 0 and (tmp_path / "page.html").exists()
     code, said = zofc("show", "absent")
     assert code == 2 and "absent: no such folder" in said
+
+
+def test_a_saved_model_is_shown_by_its_classes_and_not_waited_for(zofc: Run, tiny_recipe: Make, tmp_path: Path) -> None:
+    model = Learner(tiny_recipe("simplecil/base", "training.workers=0"))
+    model.learn({name: [Image.new("RGB", (20, 20), name)] * 2 for name in ("red", "blue")})
+    model.learn({"green": [Image.new("RGB", (20, 20), "green")]})
+    model.save(tmp_path / "models" / "mine")
+    code, said = zofc("show", "models/mine")
+    assert code == 0 and "a saved model" in said and "of 3 classes" in said and "red, blue" in said and "green" in said
+    assert "glyphs" not in said and "after task" not in said
+    for words in (["models/mine"], ["models/mine", "--once"]):
+        code, said = zofc("watch", *words)
+        assert code == 0 and "models/mine is a saved model" in said
+    code, said = zofc("watch", "models", "--once")  # a run may still begin there
+    assert code == 2 and "no run folder" in said
 
 
 def test_predict_names_classes_of_image_files(zofc: Run, finished: Path, tmp_path: Path) -> None:

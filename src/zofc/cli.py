@@ -206,12 +206,13 @@ def _studies() -> Listing:
 
 @app.command()
 def show(path: RunPath) -> None:
-    """One run: settings, accuracy after each task, metrics and cost."""
+    """One run: settings, accuracy after each task, metrics and cost. Of a saved model, its tasks and classes."""
     from zofc.report import compare, read_runs, show
 
     (record,) = read_runs([path])[:1]
     out.print(show(record))
-    out.print(compare([record]))
+    if not record.saved:
+        out.print(compare([record]))
 
 
 @app.command()

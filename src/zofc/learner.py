@@ -140,8 +140,8 @@ class Learner:
         return answers
 
     def evaluate(self, source: str, learned_only: bool = False) -> Evaluation:
-        """Accuracy on a source whose class names are among those learned, with `learned_only` on those of them that are;
-        its test set, or all of it if it has none."""
+        """Accuracy on a source whose class names are among those learned; its test set, or all of it if it has none.
+        With `learned_only`, classes that were never learned are left out."""
         opened = open_data(self.recipe, source, self._notice, test_fraction=0.0)
         images = opened.test if len(opened.test) else opened.train
         unknown = tuple(name for name in opened.classes if name not in self.classes)

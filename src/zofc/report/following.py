@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from zofc.errors import RunError
-from zofc.report.runs import RECIPE, find_runs
+from zofc.report.runs import RECIPE, find_runs, is_saved
 
 Event = Mapping[str, Any]
 EVENTS = "events.jsonl"
@@ -255,13 +255,14 @@ def is_held(folder: Path) -> bool | None:
 
 
 def newest(path: Path) -> Path | None:
-    """The run folder at a path, or the one below it that was last written to; None while there is none."""
+    """The run folder at a path, or the one below it that was last written to and is no saved model; None while there is
+    none."""
     if (path / RECIPE).is_file() or (path / EVENTS).is_file():
         return path
     if path.exists() and not path.is_dir():
         raise RunError(f"{path}: a file, expected a run folder")
     with suppress(RunError, OSError):
-        return max(find_runs([path]), key=_written)
+        return max((folder for folder in find_runs([path]) if not is_saved(folder)), key=_written, default=None)
     return None
 
 

@@ -7,6 +7,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -48,6 +49,7 @@ class RunRecord:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     events: tuple[Mapping[str, Any], ...] = ()
     flatness: tuple[Flatness, ...] = ()  # measured afterwards, in few runs
+    learned: tuple[tuple[str, ...], ...] = ()  # the classes of each task, of a model that was saved from Python
 
     @classmethod
     def read(cls, folder: str | Path) -> RunRecord:
@@ -64,6 +66,7 @@ class RunRecord:
             _read_json(folder / "metrics.json"),
             _read_events(folder / "events.jsonl"),
             _read_flatness(folder / "flatness.json"),
+            _read_learned(folder) if is_saved(folder) else (),
         )
 
     def setting(self, key: str) -> Any:
@@ -82,6 +85,8 @@ class RunRecord:
     @property
     def split(self) -> str:
         """The data and what a task of it is, as recipes are named: `cifar100-inc5`, `domainnet by domain`."""
+        if self.saved:
+            return "given from Python"
         source, by, increment = (self.setting(f"data.{key}") for key in ("source", "by", "increment"))
         if by in ("domain", "domain-class"):
             return f"{source} by {by}"
@@ -106,6 +111,11 @@ class RunRecord:
     def spreads(self) -> dict[str, float | None]:
         """The standard deviations of the scores, where they are means."""
         return {}
+
+    @property
+    def saved(self) -> bool:
+        """Whether this is a model that was saved from Python: its classes need not be those of the recipe's data."""
+        return self.metrics.get("saved") is True
 
     @property
     def finished(self) -> bool:
@@ -303,6 +313,18 @@ def _read_recipe(path: Path) -> Mapping[str, Any]:
 def _read_json(path: Path) -> Mapping[str, Any]:
     content = _read_bytes(path)
     return {} if content is None else _mapping(_parse(content, path), path)
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether a folder holds a model saved from Python, in which nothing was or will be run."""
+    with suppress(RunError):
+        return _read_json(folder / "metrics.json").get("saved") is True
+    return False
+
+
+def _read_learned(folder: Path) -> tuple[tuple[str, ...], ...]:
+    groups = _read_json(folder / "checkpoint" / "state.json").get("groups")
+    return tuple(tuple(map(str, names)) for names in groups) if isinstance(groups, list) else ()
 
 
 def _read_matrix(path: Path) -> AccuracyMatrix | None:

@@ -231,7 +231,10 @@ def summary(records: Sequence[RunRecord]) -> Grid:
 
 
 def show(record: RunRecord) -> Grid:
-    """The accuracy matrix of one run: a row after each task, a column for each task's classes."""
+    """The accuracy matrix of one run: a row after each task, a column for each task's classes. Of a saved model, these
+    classes."""
+    if record.saved:
+        return _learned(record)
     title = f"{record.title}: accuracy (%) on the classes of each task"
     if record.matrix is None:
         return Grid(("after task",), (), title, warnings=_cautions([record]))
@@ -243,6 +246,14 @@ def show(record: RunRecord) -> Grid:
         rows.append(("joint" if matrix.joint else str(number), percent(overall, 1), *cells))
     headers = ("after task", "all classes", *(f"task {number}" for number in range(1, width + 1)))
     return Grid(headers, tuple(rows), title, warnings=_cautions([record]))
+
+
+def _learned(record: RunRecord) -> Grid:
+    rows = ((str(number), ", ".join(names)) for number, names in enumerate(record.learned, 1))
+    made = f"{method(record)}: {record.placement}; backbone {record.setting('backbone.name')}"
+    title = f"{record.title}: a saved model ({made}) of {sum(map(len, record.learned))} classes"
+    notes = ("Measure it on images: zofc evaluate; name their classes: zofc predict.",)
+    return Grid(("task", "classes"), tuple(rows), title, notes, names=2)
 
 
 def compare(records: Sequence[RunRecord]) -> Grid:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from zofc.errors import RunError
 from zofc.report.following import Follower, newest
+from zofc.report.runs import is_saved
 from zofc.report.terminal import ENDLESS, shown, told
 
 
@@ -25,6 +27,12 @@ def watch(
 ) -> bool:
     """Show a run until it is over, live in a terminal and by plain lines elsewhere; whether it is finished, or with
     `once` whether there is something to show. Leaving by Ctrl-C is fine."""
+    if is_saved(path):
+        _say(
+            console,
+            f"{path} is a saved model, nothing runs there; zofc show {shlex.quote(str(path))} lists its classes",
+        )
+        return True
     if once:
         folder = newest(path)
         if folder is None:
