@@ -85,6 +85,18 @@ def test_run_prints_the_resolved_recipe_and_does_nothing(zofc: Run, tmp_path: Pa
         (["demo/zofc", "backbone.pretrained=false"], "backbone.pretrained"),
         (["demo/simplecil", "head.kind=linear"], "head.kind"),
         (["demo/zofc", "data.then=[fodler:x]"], "did you mean 'folder'"),
+        (
+            [
+                "coda-fo/base",
+                "backbone.name=embedded",
+                "data.source=glyphs",
+                "data.classes=40",
+                "data.increment=2",
+                "data.per_class=1",
+                "data.test_per_class=1",
+            ],
+            "coda.per_task: 10 components in each of 20 tasks cannot all be orthogonal in the backbone's width, 192",
+        ),
         (["--resume", "nowhere"], "not a run folder"),
         (["demo/zofc", "--resume", "nowhere", "--again"], "--again"),
     ],

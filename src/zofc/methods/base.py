@@ -67,6 +67,9 @@ class Method(nn.Module):
         """Which of the blocks the current task is about."""
         return self.blocks.index(self.tasks[-1])
 
+    def expect(self, tasks: int) -> None:
+        """Before the first task of a run: refuse a number of tasks that there is no room for."""
+
     def groups(self) -> dict[str, dict[str, Tensor]]:
         """Exactly the tensors that the current task may move, by group."""
         return {}

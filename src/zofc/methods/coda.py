@@ -61,13 +61,16 @@ class CodaPrompt(Classifier):
         super().check(recipe, task_sizes, learned)
         components_per_task(recipe)
 
+    def expect(self, tasks: int) -> None:
+        if tasks * self.per_task > self.backbone.width:
+            raise RecipeError(
+                f"coda.per_task: {self.per_task} components in each of {tasks} tasks cannot all be orthogonal in the "
+                f"backbone's width, {self.backbone.width}; use a smaller coda.pool or coda.per_task"
+            )
+
     def extend(self, classes: range) -> None:
         task = len(self.tasks)
-        if (task + 1) * self.per_task > self.backbone.width:
-            raise RecipeError(
-                f"coda.per_task: {self.per_task} components in each of {task + 1} tasks cannot all be orthogonal in "
-                f"the backbone's width, {self.backbone.width}; use a smaller coda.pool or coda.per_task"
-            )
+        self.expect(task + 1)
         super().extend(classes)
         for number in self.numbers:
             self.components(number).grow(self.per_task, self.generator("peft", number, task), self.device)

@@ -64,6 +64,7 @@ class Trainer:
         else:
             stream = open_stream(self.recipe, self._notice)
         model = Continual(self.recipe, device)
+        model.method.expect(len(stream.tasks))
         self._record_environment(stream, model, found[0].inherited if found else 0)
         optimizers = self._restore(model, stream, found) if found else {}
         self._announce("run_resumed" if found else "run_started", stream, model)
