@@ -181,11 +181,11 @@ def test_learn_then_evaluate(zofc: Run, finished: Path, tmp_path: Path) -> None:
     result = json.loads((tmp_path / "result.json").read_text())
     assert set(result["per_class"]) == {"fox", "hare"} and sum(map(sum, result["confusion"])) == 10
     assert ("→" in said) == (result["accuracy"] < 100)
-    shutil.copytree(tmp_path / "photos" / "fox", tmp_path / "mixed" / "fox")
-    shutil.copytree(tmp_path / "photos" / "fox", tmp_path / "mixed" / "wolf")
-    code, said = zofc("evaluate", "more", "folder:mixed")
-    assert code == 2 and "never learned: wolf" in said and "--learned-only" in said
-    code, said = zofc("evaluate", "more", "folder:mixed", "--learned-only")
+    shutil.copytree(tmp_path / "photos" / "fox", tmp_path / "new" / "fox")
+    shutil.copytree(tmp_path / "photos" / "fox", tmp_path / "new" / "wolf")
+    code, said = zofc("evaluate", "more", "folder:new")
+    assert code == 2 and "folder:new: never learned: wolf" in said and "--learned-only" in said
+    code, said = zofc("evaluate", "more", "folder:new", "--learned-only")
     assert code == 0 and "left out, never learned: wolf" in said
     before = {path.name for path in tmp_path.iterdir()}
     for words, expected in ((("more", "folder:photos"), "fox"), ((str(finished), "folder:typo"), "typo")):

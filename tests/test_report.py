@@ -705,7 +705,7 @@ def test_runs_that_differ_in_the_seed_alone_become_a_mean_and_a_spread(tmp_path:
     grid = tables.compare([first, second])
     rows = {row[0]: row[1:] for row in grid.rows}
     assert rows["all classes (%)"] == ("83.25 ± 7.07", "70.25 ± 2.00")
-    assert rows["seed"] == ("2: 1993, 1994", "3: 1993, 1994, 1995")
+    assert rows["seeds"] == ("2: 1993, 1994", "3: 1993, 1994, 1995")
     assert any("mean ± standard deviation" in note for note in grid.notes)
 
 

@@ -33,8 +33,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Class-incremental learning on a frozen vision transformer, first-order or zeroth-order by choice.",
 )
-out = Console()
-err = Console(stderr=True)
+out = Console(emoji=False)  # `folder:new:` is no emoji
+err = Console(stderr=True, emoji=False)
 
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the run folders.")]
 Listing = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]  # headers and rows

@@ -258,12 +258,13 @@ def _learned(record: RunRecord) -> Grid:
 
 def compare(records: Sequence[RunRecord]) -> Grid:
     """Runs side by side, and ours minus the paper's where a recipe names the numbers it reproduces."""
+    means = any(record.spreads for record in records)
     about = [
         ("method", *map(method, records)),
         ("placement", *(record.placement for record in records)),
         ("data", *(record.split for record in records)),
         ("backbone", *(str(record.setting("backbone.name") or NONE) for record in records)),
-        ("seed", *(str(record.setting("seed")) for record in records)),
+        ("seeds" if means else "seed", *(str(record.setting("seed")) for record in records)),
     ]
     shared = [row for row in about if len(records) > 1 and len(set(row[1:])) == 1]
     rows = [row for row in about if row not in shared]
@@ -275,7 +276,7 @@ def compare(records: Sequence[RunRecord]) -> Grid:
         ("trained parameters", *(_by_group(record.trainable) for record in records)),
     ]
     notes = ["The same in all: " + "; ".join(f"{name} {value}" for name, value, *_ in shared) + "."] if shared else []
-    if any(record.spreads for record in records):
+    if means:
         notes.append("Over seeds: mean ± standard deviation, the mean time and the most memory.")
     grid = Grid(("", *labels(records)), tuple(rows), notes=tuple(notes), warnings=_cautions(records))
     return _beside_paper(grid, records) if any(record.setting("paper") for record in records) else grid
