@@ -13,6 +13,7 @@ from PIL import Image
 
 import zofc
 from zofc.errors import DataError, RunError
+from zofc.learner import GivenImages
 from zofc.recipe import Recipe
 from zofc.training.runs import extend_run, start_run, train
 
@@ -140,6 +141,17 @@ def test_a_run_stopped_inside_a_task_is_not_loaded(tiny_recipe: Make, tmp_path: 
     state.write_text(json.dumps({**json.loads(state.read_text()), "done": 2}))
     with pytest.raises(RunError, match="stopped inside task 3"):
         zofc.load(run.path)
+
+
+def test_arrays_are_taken_by_what_their_values_mean() -> None:
+    grey = np.array([[0, 51, 255]], np.uint8)
+    colour = np.stack([grey, grey // 2, grey // 3], -1)
+    for same in (colour, colour.astype(np.uint16) * 257, colour / 255, (colour / 255).astype(np.float16)):
+        assert np.array_equal(np.asarray(GivenImages([same]).load(0)), colour)
+    assert np.array_equal(np.asarray(GivenImages([grey / 255]).load(0)), np.stack([grey] * 3, -1))
+    for values in (colour.astype(np.int64), colour.astype(np.float32), colour > 9, -1 - colour / 255, grey * np.nan):
+        with pytest.raises(DataError, match=r"image 0: values of type .* have no known scale"):
+            GivenImages([values]).load(0)
 
 
 def test_mistakes_are_told(learner: zofc.Learner, tmp_path: Path) -> None:

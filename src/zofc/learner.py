@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from zofc.data import EncodedImages, ImageSet
+from zofc.data.rgb import as_rgb
 from zofc.data.source import Images
 from zofc.errors import DataError, RunError
 from zofc.recipe import Recipe, load_recipe
@@ -29,7 +31,7 @@ from zofc.training.folder import RunFolder, recipe_digest
 from zofc.training.resolve import check_recipe, open_data
 from zofc.training.task import TaskTraining
 
-AnyImage = Image.Image | NDArray[np.uint8] | str | Path
+AnyImage = Image.Image | NDArray[Any] | str | Path  # arrays of 8 or 16 bits, or of floats from 0 to 1
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,10 @@ class GivenImages:
         if isinstance(item, str | Path):
             return EncodedImages([Path(item)], [str(item)]).load(0)
         try:
-            return (item if isinstance(item, Image.Image) else Image.fromarray(np.asarray(item))).convert("RGB")
+            return as_rgb(item if isinstance(item, Image.Image) else np.asarray(item), self.name(index))
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"image {index} is neither a PIL image, an (h, w, 3) uint8 array nor a path: {error}"
+                f"image {index} is neither a PIL image, an (h, w) or (h, w, 3) array nor a path: {error}"
             ) from error
 
     def take(self, indices: NDArray[np.int64]) -> GivenImages:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from zofc.data.rgb import as_rgb, upright_size
 from zofc.errors import DataError, nearest
 
 
@@ -80,17 +81,28 @@ def opened(data: bytes | Path, name: str) -> Iterator[Image.Image]:
         file = io.BytesIO(data) if isinstance(data, bytes) else data
         with Image.open(file, formats=image_formats()) as image:
             yield image
+    except DataError:
+        raise
     except Exception as error:  # on damaged files Pillow's plugins raise exceptions of every kind
-        reason = "not an image of a known format" if isinstance(error, UnidentifiedImageError) else error
-        raise DataError(
-            f"cannot read image {name}: {reason}. Replace or remove it, or set data.skip_broken=true to leave it out."
-        ) from error
+        raise DataError(f"cannot read image {name}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case FileNotFoundError():
+            return "there is no such file."
+        case IsADirectoryError():
+            return "it is a directory."
+        case UnidentifiedImageError():
+            return "not an image of a known format. Replace or remove it."
+        case _:
+            return f"{error}. Replace or remove it."
 
 
 def decode(data: bytes | Path, name: str) -> Image.Image:
-    """An encoded image as RGB; a broken one is an error that names it."""
+    """An encoded image as RGB, upright; a broken one is an error that names it."""
     with opened(data, name) as image:
-        return image.convert("RGB")
+        return as_rgb(image, name)
 
 
 @dataclass(frozen=True)
@@ -113,7 +125,7 @@ class EncodedImages:
     def size(self, index: int) -> tuple[int, int]:
         """Height and width, from the header."""
         with opened(self.items[index], self.names[index]) as image:
-            return image.height, image.width
+            return upright_size(image)
 
     def take(self, indices: NDArray[np.int64]) -> EncodedImages:
         return EncodedImages([self.items[i] for i in indices], [self.names[i] for i in indices])
