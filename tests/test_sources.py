@@ -109,6 +109,20 @@ def test_a_misspelt_source_is_answered_with_the_nearest() -> None:
         open_source("cifar10", SourceOptions())
 
 
+def test_a_path_without_a_kind_is_answered_with_the_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_classes(tmp_path / "photos", {"fox": 1})
+    (tmp_path / "shards").mkdir()
+    write_shard(tmp_path / "shards" / "train-0.parquet", [0], names=["fox"])
+    monkeypatch.chdir(tmp_path)
+    meant = {"photos": "folder", "./photos": "folder", "shards": "parquet", "shards/train-0.parquet": "parquet"}
+    for path, kind in meant.items():
+        with pytest.raises(DataError, match=rf"unknown source '{path}'; did you mean {kind}:{path}\?"):
+            open_source(path, SourceOptions())
+    for other in ("photos/fox/0.png", "", "~nobody"):
+        with pytest.raises(DataError, match=r"unknown source .*; known: "):
+            open_source(other, SourceOptions())
+
+
 @pytest.mark.parametrize("name", ["cifar100", "imagenet-r"])
 def test_a_source_that_takes_no_argument_says_so(name: str) -> None:
     with pytest.raises(DataError, match=f"{name} takes nothing after the colon, got 'mine'"):
@@ -342,6 +356,28 @@ def test_other_files_are_ignored_with_one_notice_and_subfolders_are_searched(
     assert counts(source, "train") == {"cat": 2, "dog": 3}
     assert len(notices) == 1
     assert "ignored 3 file(s)" in notices[0]
+
+
+@pytest.mark.parametrize(
+    ("folders", "said"),
+    [
+        (["fox", "hare"], []),
+        (["train/fox", "val/fox"], []),
+        (["train/fox", "train/hare"], []),
+        (["train/fox", "dev/fox"], ["'train' is taken for a class", "images of class 'dev' lie in sub-folders"]),
+        (["Train/fox", "Test/fox"], ["'Test' is taken for a class"]),
+        (["test/fox"], ["'test' is taken for a class"]),
+        (["mine/fox", "mine/hare"], ["images of class 'mine' lie in sub-folders"]),
+        (["a/fox", "b/fox", "c"], ["name the folder that holds them (such classes: 2)"]),
+        (["train/mine/fox", "test/mine/fox"], ["images of class 'mine' lie in sub-folders"]),
+    ],
+)
+def test_class_folders_that_seem_to_lie_deeper_are_noticed(
+    tmp_path: Path, notices: list[str], folders: list[str], said: list[str]
+) -> None:
+    put_classes(tmp_path, dict.fromkeys(folders, 1))
+    open_source(f"folder:{tmp_path}", SourceOptions(notice=notices.append, test_fraction=0.0))
+    assert len(notices) == len(said) and all(part in text for part, text in zip(said, notices, strict=True))
 
 
 def test_a_relative_path_is_also_looked_for_under_zofc_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,11 @@ def image_sizes(images: Images) -> NDArray[np.int64]:
 
 def verify(images: EncodedImages, skip_broken: bool, notice: Callable[[str], None]) -> NDArray[np.int64]:
     """The indices of the images that can be decoded; a broken one is an error unless it may be left out."""
+    return _sound(find_faults(images), images, skip_broken, notice)
+
+
+def find_faults(images: EncodedImages) -> list[DataError | None]:
+    """What keeps each image from being decoded, if anything."""
 
     def fault(index: int) -> DataError | None:
         try:
@@ -60,7 +65,7 @@ def verify(images: EncodedImages, skip_broken: bool, notice: Callable[[str], Non
             return error
         return None
 
-    return _sound(list(in_threads(fault, len(images))), images, skip_broken, notice)
+    return list(in_threads(fault, len(images)))
 
 
 def settle(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -213,7 +214,7 @@ def open_source(spec: str, options: SourceOptions) -> Source:
     """The source named by `name` or `name:argument`."""
     name, _, argument = spec.partition(":")
     if name not in SOURCES:
-        raise DataError(f"data.source: unknown source '{name}'{nearest(name, SOURCES)}")
+        raise DataError(f"data.source: {unknown_source(spec)}")
     memory = _remembered.get()
     if memory is None:
         return SOURCES[name](argument, options)
@@ -228,6 +229,19 @@ def open_source(spec: str, options: SourceOptions) -> Source:
     for text in notices:
         options.notice(text)
     return found
+
+
+def unknown_source(spec: str) -> str:
+    """What to say of a source that has no known name: perhaps it is a path."""
+    name = spec.partition(":")[0]
+    kind = _kind_of(Path(os.path.expanduser(spec))) if spec else None  # noqa: PTH111 (Path's stops at an unknown user)
+    return f"unknown source '{name}'" + (f"; did you mean {kind}:{spec}?" if kind else nearest(name, SOURCES))
+
+
+def _kind_of(path: Path) -> str | None:
+    if path.is_dir():
+        return "parquet" if any(path.glob("*.parquet")) else "folder"
+    return "parquet" if path.is_file() and path.suffix == ".parquet" else None
 
 
 REMEMBERED = 2

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from zofc.data import DomainStream, Source, SourceOptions, Stream, open_source
-from zofc.data.source import SOURCES
+from zofc.data.source import SOURCES, unknown_source
 from zofc.errors import BrokenImages, DataError, RecipeError, ZofcError, nearest
 from zofc.methods import check_placement, get_method
 from zofc.model.peft import PEFTS
@@ -46,9 +46,8 @@ def check_recipe(recipe: Recipe) -> None:
         if couples and group.order == "zeroth" and group.per == "image":
             raise RecipeError(f"{recipe.name}: optimize.{name}.per: no image has a loss of its own here: {couples}")
     for key, spec in [("source", recipe.data.source), *(("then", spec) for spec in recipe.data.then)]:
-        kind = spec.partition(":")[0]
-        if kind not in SOURCES:
-            raise RecipeError(f"{recipe.name}: data.{key}: unknown source '{kind}'{nearest(kind, SOURCES)}")
+        if spec.partition(":")[0] not in SOURCES:
+            raise RecipeError(f"{recipe.name}: data.{key}: {unknown_source(spec)}")
     if recipe.peft.kind not in PEFTS:
         raise RecipeError(
             f"{recipe.name}: peft.kind: unknown module '{recipe.peft.kind}'{nearest(recipe.peft.kind, PEFTS)}"
