@@ -22,7 +22,7 @@ from zofc.data import EncodedImages, ImageSet
 from zofc.data.rgb import as_rgb
 from zofc.data.source import Images
 from zofc.errors import DataError, RunError
-from zofc.recipe import Recipe, load_recipe
+from zofc.recipe import Recipe, change_recipe, load_recipe
 from zofc.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from zofc.training.continual import Continual
 from zofc.training.device import environment, pick_device, set_up
@@ -89,7 +89,7 @@ class Learner:
         overrides: str | Sequence[str] = (),
         listeners: Sequence[Listener] = (),
     ) -> None:
-        self.recipe = load_recipe(recipe, overrides) if isinstance(recipe, str) else recipe
+        self.recipe = load_recipe(recipe, overrides) if isinstance(recipe, str) else change_recipe(recipe, overrides)
         check_recipe(self.recipe)
         device = pick_device(self.recipe.training.device)
         set_up(device, self.recipe.training)
