@@ -79,6 +79,7 @@ def test_run_prints_the_resolved_recipe_and_does_nothing(zofc: Run, tmp_path: Pa
         (["zofc/base", "optimize.pfet.lr=0.1"], "did you mean 'peft'"),
         (["demo/zofc", "data.increment=500"], "data.increment"),
         (["zofc/base", "data.source=folder:absent"], "absent"),
+        (["zofc/base", "data.source=."], "did you mean folder:.?"),
         (["demo/zofc", "peft.blocks=first 99"], "peft.blocks: 'first 99', but the backbone has 6 blocks"),
         (["demo/zofc", "backbone.name=vit_nope"], "backbone.name"),
         (["demo/zofc", "backbone.checksum=abc"], "backbone.checksum"),
@@ -165,8 +166,40 @@ def test_predict_names_classes_of_image_files(zofc: Run, finished: Path, tmp_pat
     code, said = zofc("predict", str(finished), "a.png", "a.png", "--json")
     lines = [json.loads(line) for line in said.splitlines()]
     assert len(lines) == 2 and lines[0]["image"] == "a.png" and len(lines[0]["classes"]) == 3
-    code, said = zofc("predict", str(finished), "b.png")
-    assert code == 2 and "b.png" in said
+
+
+def test_predict_answers_for_what_it_can_read_and_names_the_rest(zofc: Run, finished: Path, tmp_path: Path) -> None:
+    for name in ("a.png", "more/b.png", "more/deep/c.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (30, 20), "red").save(tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken.png").write_bytes(b"not an image")
+    code, said = zofc("predict", str(finished), "absent.png", "a.png", "broken.png", "empty", "more")
+    assert code == 2 and "skip_broken" not in said
+    assert [line.partition(":")[0] for line in said.splitlines() if "%" in line] == [
+        "a.png", "more/b.png", "more/deep/c.png",
+    ]  # fmt: skip
+    for reason in (
+        "absent.png: there is no such file",
+        "broken.png: not an image of a known format",
+        "empty: no images in",
+    ):
+        assert reason in said
+    code, said = zofc("predict", str(finished), "absent.png")
+    assert code == 2 and said.count("\n") == 1
+
+
+def test_only_a_command_that_takes_a_setting_advises_it(zofc: Run, finished: Path, tmp_path: Path) -> None:
+    for name in ("0.png", "1.png", "2.png"):
+        (tmp_path / "photos" / "fox").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "photos" / "fox" / name).write_bytes(b"not an image")
+    for words in (["learn", str(finished)], ["evaluate", str(finished)]):
+        code, said = zofc(*words, "folder:photos")
+        assert code == 2 and "Replace or remove it" in said and "skip_broken" not in said
+        code, said = zofc(*words, "photos")
+        assert code == 2 and "did you mean folder:photos?" in said
+    code, said = zofc("run", "demo/zofc", "data.source=folder:photos", "training.device=cpu")
+    assert code == 2 and "With data.skip_broken=true" in said
 
 
 def test_learn_then_evaluate(zofc: Run, finished: Path, tmp_path: Path) -> None:

@@ -290,6 +290,18 @@ def sits(number: int, at: int, before: Path) -> int:
     return seat_of(number)
 
 
+def test_the_longest_cells_are_begun_first(tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def begun(work: Any, items: Any, workers: int, sit: Any) -> Any:
+        return ((number, {**cell.labels}) for number, cell in enumerate(items))
+
+    monkeypatch.setattr("zofc.studies.grid.in_processes", begun)
+    queries = {1: 2, 2: 8, 3: 4}
+    wanted = [Cell({"seed": seed}, tiny_recipe("zofc/base", f"seed={seed}", f"optimize.peft.queries={count}"))
+              for seed, count in queries.items()]  # fmt: skip
+    wanted.append(Cell({"seed": 4}, tiny_recipe("zofc/base", "data.source=folder:nowhere")))  # which will fail
+    assert [cell.labels["seed"] for cell, _ in run_grid(wanted, tmp_path, workers=2)] == [2, 3, 1, 4]
+
+
 def test_workers_share_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)

@@ -14,7 +14,7 @@ from PIL import Image
 
 import zofc
 from zofc.errors import DataError, RunError
-from zofc.learner import Evaluation
+from zofc.learner import Evaluation, GivenImages
 from zofc.recipe import Recipe
 from zofc.training.runs import extend_run, start_run, train
 
@@ -99,7 +99,7 @@ def test_evaluation_counts_every_image_in_the_confusion_matrix(learner: zofc.Lea
     assert np.array_equal(rest.confusion, found.confusion) and rest.left_out == ("zebra",)
     for name in ("red", "blue"):
         shutil.rmtree(tmp_path / name)
-    with pytest.raises(DataError, match="none of its images"):
+    with pytest.raises(DataError, match=r"never learned: zebra; learned: red, green, blue$"):
         learner.evaluate(f"folder:{tmp_path}", learned_only=True)
 
 
@@ -157,6 +157,52 @@ def test_a_run_stopped_inside_a_task_is_not_loaded(tiny_recipe: Make, tmp_path: 
         zofc.load(run.path)
 
 
+def test_arrays_are_taken_by_what_their_values_mean() -> None:
+    grey = np.array([[0, 51, 255]], np.uint8)
+    colour = np.stack([grey, grey // 2, grey // 3], -1)
+    for same in (colour, colour.astype(np.uint16) * 257, colour / 255, (colour / 255).astype(np.float16)):
+        assert np.array_equal(np.asarray(GivenImages([same]).load(0)), colour)
+    assert np.array_equal(np.asarray(GivenImages([grey / 255]).load(0)), np.stack([grey] * 3, -1))
+    for values in (colour.astype(np.int64), colour.astype(np.float32), colour > 9, -1 - colour / 255, grey * np.nan):
+        with pytest.raises(DataError, match=r"image 0: values of type .* have no known scale"):
+            GivenImages([values]).load(0)
+
+
+def test_a_lone_image_is_a_list_of_one(learner: zofc.Learner, tmp_path: Path) -> None:
+    pixels = pictures(0, 1)[0]
+    path = tmp_path / "one.png"
+    Image.fromarray(pixels).save(path)
+    learner.learn({"red": str(path), "green": pictures(1, 1)[0]})
+    assert learner.classes == ("red", "green")
+    (expected,) = learner.predict([pixels])
+    for alone in (path, str(path), Image.fromarray(pixels), pixels):
+        assert learner.predict(alone) == [expected]
+    assert len(learner.predict(pixels[:, :, 0])) == 1 and len(learner.predict(np.stack([pixels] * 3))) == 3
+    with pytest.raises(DataError, match="neither a PIL image"):
+        learner.predict(torch.zeros(3, 16, 16))
+
+
+def test_images_by_class_name_are_evaluated_as_a_source_of_them_is(learner: zofc.Learner, tmp_path: Path) -> None:
+    learner.learn({"red": pictures(0), "green": pictures(1), "blue": pictures(2)})
+    given = {"blue": pictures(2, 4, seed=50), "red": pictures(0, 3, seed=50)}
+    for name, items in given.items():
+        (tmp_path / name).mkdir()
+        for i, pixels in enumerate(items):
+            Image.fromarray(pixels).save(tmp_path / name / f"{i}.png")
+    found, same = learner.evaluate(given), learner.evaluate(f"folder:{tmp_path}")
+    assert np.array_equal(found.confusion, same.confusion) and found.confusion.sum(1).tolist() == [3, 0, 4]
+    with pytest.raises(DataError, match=r"^never learned: zebra; learned: red, green, blue"):
+        learner.evaluate({"zebra": pictures(0, 1)})
+
+
+def test_a_lone_override_is_one_override() -> None:
+    assert zofc.Learner("demo/simplecil", "training.device=cpu").recipe.training.device == "cpu"
+
+
+def test_overrides_change_a_recipe_that_is_given_as_one(tiny_recipe: Callable[..., Recipe]) -> None:
+    assert zofc.Learner(tiny_recipe("zofc/base"), "seed=5").recipe.seed == 5
+
+
 def test_mistakes_are_told(learner: zofc.Learner, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="nothing has been learned"):
         learner.predict(pictures(0, 1))
@@ -172,6 +218,8 @@ def test_mistakes_are_told(learner: zofc.Learner, tmp_path: Path) -> None:
         learner.predict([tmp_path / "broken.png"])
     with pytest.raises(DataError, match="neither a PIL image"):
         learner.predict([np.zeros((3, 3, 3, 3), np.uint8)])
+    with pytest.raises(DataError, match="top: expected at least 1, got 0"):
+        learner.predict(pictures(0, 1), top=0)
     with pytest.raises(RunError, match="not a run folder"):
         zofc.load(tmp_path)
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import ExifTags, Image
 
 from zofc.data import ArrayImages, EncodedImages, ImageSet, Loader, TestView, TrainView
 from zofc.data.loading import Batch, Route, make_ahead
@@ -185,6 +185,22 @@ def test_images_of_all_sizes_are_served(tmp_path: Path) -> None:
     assert serve.sizes.tolist() == [[30, 9], [8, 40], [16, 16], [8, 8], [70, 100]]
     for batches in (serve.train_batches(2, EPOCH), serve.test_batches(2)):
         assert [tuple(images.shape) for images, _ in batches] == [(2, 3, 8, 8), (2, 3, 8, 8), (1, 3, 8, 8)]
+
+
+def test_a_picture_stored_lying_is_cut_as_if_it_were_stored_upright(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    served = []
+    for lying in (False, True):
+        files = [tmp_path / f"{lying}{i}.png" for i in range(4)]
+        for seed, file in enumerate(files):
+            pixels = np.random.default_rng(seed).integers(0, 256, (40, 9, 3), np.uint8)
+            image = Image.fromarray(np.rot90(pixels) if lying else pixels)
+            image.save(file, exif=exif if lying else None)
+        serve = loader(ImageSet(EncodedImages(files, [str(f) for f in files]), np.arange(4)), workers=0)
+        batches = [*serve.train_batches(2, EPOCH), *serve.test_batches(2)]
+        served.append([images for images, _ in batches])
+    assert all(torch.equal(upright, lying) for upright, lying in zip(*served, strict=True))
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -21,7 +21,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import ExifTags, Image
 from torchvision.datasets import CIFAR100
 
 from zofc.data import EncodedImages, Source, SourceOptions, describe_sources, open_source
@@ -52,6 +52,14 @@ def encoded(seed: int = 0, kind: str = "png", size: tuple[int, int] = (12, 10)) 
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, FORMATS[kind])
+    return buffer.getvalue()
+
+
+def written(image: Image.Image, kind: str, orientation: int = 1) -> bytes:
+    """An encoded image with its orientation in the header."""
+    exif, buffer = Image.Exif(), io.BytesIO()
+    exif[ExifTags.Base.Orientation] = orientation
+    image.save(buffer, kind, exif=exif, **({"lossless": True} if kind == "WEBP" else {}))
     return buffer.getvalue()
 
 
@@ -101,6 +109,20 @@ def test_a_misspelt_source_is_answered_with_the_nearest() -> None:
         open_source("cifar10", SourceOptions())
 
 
+def test_a_path_without_a_kind_is_answered_with_the_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_classes(tmp_path / "photos", {"fox": 1})
+    (tmp_path / "shards").mkdir()
+    write_shard(tmp_path / "shards" / "train-0.parquet", [0], names=["fox"])
+    monkeypatch.chdir(tmp_path)
+    meant = {"photos": "folder", "./photos": "folder", "shards": "parquet", "shards/train-0.parquet": "parquet"}
+    for path, kind in meant.items():
+        with pytest.raises(DataError, match=rf"unknown source '{path}'; did you mean {kind}:{path}\?"):
+            open_source(path, SourceOptions())
+    for other in ("photos/fox/0.png", "", "~nobody"):
+        with pytest.raises(DataError, match=r"unknown source .*; known: "):
+            open_source(other, SourceOptions())
+
+
 @pytest.mark.parametrize("name", ["cifar100", "imagenet-r"])
 def test_a_source_that_takes_no_argument_says_so(name: str) -> None:
     with pytest.raises(DataError, match=f"{name} takes nothing after the colon, got 'mine'"):
@@ -145,7 +167,7 @@ def test_per_class_counts_are_honoured_and_seeded(tmp_path: Path, source: str) -
 def test_a_truncated_image_is_found_wherever_it_was_cut(kind: str, fraction: float, seed: int) -> None:
     data = encoded(seed, kind, (40, 30))
     images = EncodedImages([encoded(seed, kind), data[: int(len(data) * fraction)]], ["whole", "cut"])
-    with pytest.raises(DataError, match=r"cannot read image cut: .*data\.skip_broken=true"):
+    with pytest.raises(DataError, match=r"cannot read image cut: .*Replace or remove it\."):
         verify(images, skip_broken=False, notice=print)
     told: list[str] = []
     assert verify(images, skip_broken=True, notice=told.append).tolist() == [0]
@@ -224,6 +246,52 @@ def test_sizes_come_from_headers(tmp_path: Path) -> None:
     assert image_sizes(images).tolist() == [[5, 7], [20, 30]]
 
 
+def test_a_picture_is_turned_upright_and_its_size_is_told_as_it_then_is() -> None:
+    stored = Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 24, 3), np.uint8))
+    for kind in ("JPEG", "PNG", "WEBP", "TIFF", "MPO"):
+        plain = np.asarray(decode(written(stored, kind), "x"))
+        upright = {2: plain[:, ::-1], 3: plain[::-1, ::-1], 4: plain[::-1], 5: plain.swapaxes(0, 1)}
+        upright |= {6: np.rot90(plain, -1), 7: np.rot90(plain, 2).swapaxes(0, 1), 8: np.rot90(plain)}
+        for orientation, expected in ({1: plain} | upright).items():
+            data = written(stored, kind, orientation)
+            assert np.array_equal(np.asarray(decode(data, "x")), expected), (kind, orientation)
+            assert image_sizes(EncodedImages([data], ["x"])).tolist() == [list(expected.shape[:2])]
+
+
+def test_damaged_metadata_leaves_a_picture_as_it_is() -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (12, 10)).save(buffer, "JPEG", exif=b"Exif\0\0nonsense")
+    assert decode(buffer.getvalue(), "x").size == (12, 10)
+    assert EncodedImages([buffer.getvalue()], ["x"]).size(0) == (10, 12)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "expected"),
+    [
+        (np.array([[0, 257, 385], [386, 32896, 65535]], np.uint16), "PNG", [[0, 1, 1], [2, 128, 255]]),
+        (np.array([[0, 257, 385], [386, 32896, 65535]], np.uint16), "TIFF", [[0, 1, 1], [2, 128, 255]]),
+        (np.array([[0, 200, 255]], np.uint16), "PNG", [[0, 1, 1]]),
+        (np.array([[0, 200, 255]], np.int32), "TIFF", [[0, 200, 255]]),
+        (np.array([[0, 257, 65535]], np.int32), "TIFF", [[0, 1, 255]]),
+        (np.array([[0, 0.5, 1]], np.float32), "TIFF", [[0, 128, 255]]),
+    ],
+)
+def test_deep_images_are_scaled_to_8_bits(values: np.ndarray, kind: str, expected: list[list[int]]) -> None:
+    found = np.asarray(decode(written(Image.fromarray(values), kind), "x"))
+    assert found.shape == (*values.shape, 3) and (found == np.array(expected)[:, :, None]).all()
+
+
+@pytest.mark.parametrize("values", [np.array([[0.0, 1.5]], np.float32), np.array([[-1, 5]], np.int32)])
+def test_values_of_no_known_scale_are_refused_when_the_data_is_opened(tmp_path: Path, values: np.ndarray) -> None:
+    bad = tmp_path / "fox" / "0.tif"
+    put(tmp_path / "fox" / "1.png")
+    bad.write_bytes(written(Image.fromarray(values), "TIFF"))
+    for size in ((12, 10), values.shape[::-1]):  # sizes that differ, and one for all
+        put(tmp_path / "fox" / "1.png", size=size)
+        with pytest.raises(DataError, match=rf"^{bad}: values of type .* have no known scale\. Give it 8 or 16"):
+            open_source(f"folder:{tmp_path}", SourceOptions(test_fraction=0.0))
+
+
 def test_sets_of_different_kinds_join(tmp_path: Path) -> None:
     write_shard(tmp_path / "a.parquet", [0, 0, 1, 1], names=["a", "b"])
     put_classes(tmp_path / "f", {"c": 2, "d": 2})
@@ -288,6 +356,28 @@ def test_other_files_are_ignored_with_one_notice_and_subfolders_are_searched(
     assert counts(source, "train") == {"cat": 2, "dog": 3}
     assert len(notices) == 1
     assert "ignored 3 file(s)" in notices[0]
+
+
+@pytest.mark.parametrize(
+    ("folders", "said"),
+    [
+        (["fox", "hare"], []),
+        (["train/fox", "val/fox"], []),
+        (["train/fox", "train/hare"], []),
+        (["train/fox", "dev/fox"], ["'train' is taken for a class", "images of class 'dev' lie in sub-folders"]),
+        (["Train/fox", "Test/fox"], ["'Test' is taken for a class"]),
+        (["test/fox"], ["'test' is taken for a class"]),
+        (["mine/fox", "mine/hare"], ["images of class 'mine' lie in sub-folders"]),
+        (["a/fox", "b/fox", "c"], ["name the folder that holds them (such classes: 2)"]),
+        (["train/mine/fox", "test/mine/fox"], ["images of class 'mine' lie in sub-folders"]),
+    ],
+)
+def test_class_folders_that_seem_to_lie_deeper_are_noticed(
+    tmp_path: Path, notices: list[str], folders: list[str], said: list[str]
+) -> None:
+    put_classes(tmp_path, dict.fromkeys(folders, 1))
+    open_source(f"folder:{tmp_path}", SourceOptions(notice=notices.append, test_fraction=0.0))
+    assert len(notices) == len(said) and all(part in text for part, text in zip(said, notices, strict=True))
 
 
 def test_a_relative_path_is_also_looked_for_under_zofc_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,7 +560,7 @@ def test_imagenet_r_prepared_as_train_and_test_folders(tmp_path: Path) -> None:
         ("n01443537/0.jpg\n", None, r"cannot read the list .*test\.txt"),
         ("\n", "n01443537/1.jpg\n", r"train\.txt is empty"),
         ("n01443537/0.jpg\n", "n01484850/1.jpg\n", r"in the test set only: 'n01484850'"),
-        ("n01443537/0.jpg\n", "n01443537/99.jpg\n", r"cannot read image .*99\.jpg: .*No such file"),
+        ("n01443537/0.jpg\n", "n01443537/99.jpg\n", r"cannot read image .*99\.jpg: there is no such file"),
     ],
 )
 def test_imagenet_r_lists_that_cannot_be_used(imagenet_r: Path, train: str, test: str | None, message: str) -> None:

@@ -175,7 +175,8 @@ def swept(path: Path) -> list[str]:
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> str:
-    return f"{statistics.fmean(row[key] for row in rows):.1f}" if rows else "–"
+    known = [row[key] for row in rows if row[key] is not None]
+    return f"{statistics.fmean(known):.1f}" if known else "–"
 
 
 # -- modules ---------------------------------------------------------------------------------------------------------

@@ -259,22 +259,45 @@ def report(
 @app.command()
 def predict(
     path: RunPath,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="How many classes to name.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object an image.")] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps; the recipe's by default.")] = None,
 ) -> None:
-    """Name the most likely classes of image files."""
+    """Name the most likely classes of image files; those that cannot be read are named, and the status is then 2."""
     from zofc.learner import load
 
-    answers = load(path, device).predict(images, top)
-    for image, best in zip(images, answers, strict=True):
+    learner = load(path, device)
+    sound, faults = _readable(images)
+    for fault in faults:
+        _tell(fault)
+    for image, best in zip(sound, learner.predict(sound, top), strict=True):
         if as_json:
             classes = [{"name": one.name, "probability": one.probability} for one in best]
             typer.echo(json.dumps({"image": str(image), "classes": classes}, ensure_ascii=False))
         else:
             named = ", ".join(f"{one.name} {100 * one.probability:.1f} %" for one in best)
             out.print(f"{image}: {named}", highlight=False, markup=False, soft_wrap=True)
+    if faults:
+        raise typer.Exit(faults[0].exit_code)
+
+
+def _readable(given: list[Path]) -> tuple[list[Path], list[ZofcError]]:
+    """The image files among what was given, those in folders too, and what is wrong with the others."""
+    from zofc.data import EncodedImages
+    from zofc.data.decoding import find_faults
+    from zofc.data.folder import images_in
+
+    files: list[Path] = []
+    wrong: list[ZofcError] = []
+    for path in given:
+        try:
+            files += images_in(path) if path.is_dir() else [path]
+        except ZofcError as error:
+            wrong.append(error)
+    faults = find_faults(EncodedImages(files, [str(file) for file in files]))
+    sound = [file for file, fault in zip(files, faults, strict=True) if fault is None]
+    return sound, [*wrong, *(fault for fault in faults if fault is not None)]
 
 
 @app.command()
@@ -681,5 +704,9 @@ def main() -> None:
     try:
         app()
     except ZofcError as error:
-        err.print(f"[bold red]zofc:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        _tell(error)
         raise SystemExit(error.exit_code) from None
+
+
+def _tell(error: ZofcError) -> None:
+    err.print(f"[bold red]zofc:[/] {escape(str(error))}", highlight=False, soft_wrap=True)

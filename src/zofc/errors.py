@@ -23,6 +23,10 @@ class DataError(ZofcError):
     """Images or labels that cannot be used."""
 
 
+class BrokenImages(DataError):
+    """Images of a data set that cannot be decoded, which a recipe may allow to be left out."""
+
+
 class WeightsError(ZofcError):
     """Backbone weights that cannot be found or do not fit."""
 

@@ -12,15 +12,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from zofc.data import EncodedImages, ImageSet
+from zofc.data.rgb import as_rgb
 from zofc.data.source import Images
 from zofc.errors import DataError, RunError
-from zofc.recipe import Recipe, load_recipe
+from zofc.recipe import Recipe, change_recipe, load_recipe
 from zofc.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from zofc.training.continual import Continual
 from zofc.training.device import environment, pick_device, set_up
@@ -29,7 +31,8 @@ from zofc.training.folder import RunFolder, recipe_digest
 from zofc.training.resolve import check_recipe, open_data
 from zofc.training.task import TaskTraining
 
-AnyImage = Image.Image | NDArray[np.uint8] | str | Path
+AnyImage = Image.Image | NDArray[Any] | str | Path  # arrays of 8 or 16 bits, or of floats from 0 to 1
+OneOrMore = AnyImage | Sequence[AnyImage]  # a lone path, picture or array of a picture is a list of one
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,10 @@ class GivenImages:
         if isinstance(item, str | Path):
             return EncodedImages([Path(item)], [str(item)]).load(0)
         try:
-            return (item if isinstance(item, Image.Image) else Image.fromarray(np.asarray(item))).convert("RGB")
+            return as_rgb(item if isinstance(item, Image.Image) else np.asarray(item), self.name(index))
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"image {index} is neither a PIL image, an (h, w, 3) uint8 array nor a path: {error}"
+                f"image {index} is neither a PIL image, an (h, w) or (h, w, 3) array nor a path: {error}"
             ) from error
 
     def take(self, indices: NDArray[np.int64]) -> GivenImages:
@@ -91,10 +94,10 @@ class Learner:
     def __init__(
         self,
         recipe: Recipe | str = "zofc/base",
-        overrides: Sequence[str] = (),
+        overrides: str | Sequence[str] = (),
         listeners: Sequence[Listener] = (),
     ) -> None:
-        self.recipe = load_recipe(recipe, overrides) if isinstance(recipe, str) else recipe
+        self.recipe = load_recipe(recipe, overrides) if isinstance(recipe, str) else change_recipe(recipe, overrides)
         check_recipe(self.recipe)
         device = pick_device(self.recipe.training.device)
         set_up(device, self.recipe.training)
@@ -107,12 +110,12 @@ class Learner:
         """Names of the classes learned, in the order of learning."""
         return tuple(self.model.classes)
 
-    def learn(self, task: str | Mapping[str, Sequence[AnyImage]]) -> None:
+    def learn(self, task: str | Mapping[str, OneOrMore]) -> None:
         """Learn new classes: a source such as `folder:PATH` (all its training images), or images by class name.
 
         If it fails or is interrupted, nothing has been learned of the task.
         """
-        names, images = self._open_task(task)
+        names, images = self._open(task)
         known = sorted(set(names) & set(self.classes))
         if known:
             raise DataError(f"already learned: {', '.join(known[:5])}; a task brings new classes")
@@ -126,11 +129,14 @@ class Learner:
                 pass
             training.end()
 
-    def predict(self, images: Sequence[AnyImage], top: int = 1) -> list[list[Prediction]]:
-        """The `top` most likely classes of each image, best first."""
+    def predict(self, images: OneOrMore, top: int = 1) -> list[list[Prediction]]:
+        """The `top` most likely classes of each image, best first: a list for each image, for a lone one too."""
         if not self.classes:
             raise RunError("nothing has been learned yet")
-        given = ImageSet(GivenImages(list(images)), np.zeros(len(images), np.int64))
+        if top < 1:
+            raise DataError(f"top: expected at least 1, got {top}")
+        items = _listed(images)
+        given = ImageSet(GivenImages(items), np.zeros(len(items), np.int64))
         answers: list[list[Prediction]] = []
         for batch, _ in self.model.plain_batches(self.model.loader(given)):
             chances = self.model.scores(batch).cpu().double().softmax(-1)
@@ -139,23 +145,20 @@ class Learner:
                 answers.append([Prediction(self.classes[c], p) for c, p in zip(row_classes, row_chances, strict=True)])
         return answers
 
-    def evaluate(self, source: str, learned_only: bool = False) -> Evaluation:
-        """Accuracy on a source whose class names are among those learned; its test set, or all of it if it has none.
-        With `learned_only`, classes that were never learned are left out."""
-        opened = open_data(self.recipe, source, self._notice, test_fraction=0.0)
-        images = opened.test if len(opened.test) else opened.train
-        unknown = tuple(name for name in opened.classes if name not in self.classes)
-        ids = np.array([-1 if name in unknown else self.classes.index(name) for name in opened.classes], np.int64)
+    def evaluate(self, source: str | Mapping[str, OneOrMore], learned_only: bool = False) -> Evaluation:
+        """Accuracy on a source (its test set, or all of it if it has none) or on images by class name; the names are
+        among those learned, or with `learned_only` others are left out."""
+        names, images = self._open(source, test=True)
+        unknown = tuple(name for name in names if name not in self.classes)
+        ids = np.array([-1 if name in unknown else self.classes.index(name) for name in names], np.int64)
         if unknown:
             images = images.take(np.flatnonzero(ids[images.labels] >= 0))
         if unknown and not (learned_only and len(images)):
-            remedy = (
-                "none of its images is of another class"
-                if learned_only
-                else "--learned-only (learned_only=True) leaves them out"
-            )
+            where = f"{source}: " if isinstance(source, str) else ""
+            remedy = "" if learned_only else "; --learned-only (learned_only=True) leaves out what was not"
             raise DataError(
-                f"{source}: never learned: {', '.join(unknown[:5])}; learned: {', '.join(self.classes[:10])}; {remedy}"
+                f"{where}never learned: {', '.join(unknown[:5])}; learned: {', '.join(self.classes[:10]) or 'nothing'}"
+                f"{remedy}"
             )
         guessed, true = self.model.guesses(self.model.loader(images.relabel(ids[images.labels])))
         size = len(self.classes)
@@ -215,17 +218,22 @@ class Learner:
     def _notice(self, text: str) -> None:
         self.events.send("notice", text=text)
 
-    def _open_task(self, task: str | Mapping[str, Sequence[AnyImage]]) -> tuple[tuple[str, ...], ImageSet]:
-        if isinstance(task, str):
-            opened = open_data(self.recipe, task, self._notice, test_fraction=0.0)
-            return opened.classes, opened.train
-        empty = [name for name, items in task.items() if not len(items)]
-        if empty or not task:
+    def _open(self, given: str | Mapping[str, OneOrMore], test: bool = False) -> tuple[tuple[str, ...], ImageSet]:
+        if isinstance(given, str):
+            opened = open_data(self.recipe, given, self._notice, test_fraction=0.0)
+            return opened.classes, opened.test if test and len(opened.test) else opened.train
+        lists = {name: _listed(images) for name, images in given.items()}
+        empty = [name for name, items in lists.items() if not items]
+        if empty or not lists:
             raise DataError(f"no images for {', '.join(empty) or 'any class'}")
-        names = tuple(task)
-        labels = np.repeat(np.arange(len(names)), [len(task[name]) for name in names])
-        images: Images = GivenImages([item for name in names for item in task[name]])
-        return names, ImageSet(images, labels)
+        labels = np.repeat(np.arange(len(lists)), [len(items) for items in lists.values()])
+        images: Images = GivenImages([item for items in lists.values() for item in items])
+        return tuple(lists), ImageSet(images, labels)
+
+
+def _listed(images: OneOrMore) -> list[AnyImage]:
+    alone = isinstance(images, str | Path | Image.Image) or getattr(images, "ndim", 0) in (2, 3)
+    return [cast(AnyImage, images)] if alone else list(cast(Sequence[AnyImage], images))
 
 
 def load(path: str | Path, device: str | None = None) -> Learner:

@@ -339,12 +339,12 @@ def recipe_presets(name_or_path: str) -> list[str]:
     return _available(read_files(name_or_path))
 
 
-def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(name_or_path: str, overrides: str | Sequence[str] = ()) -> Recipe:
     """A shipped recipe by name or a file by path, with `dotted.key=value` overrides, whole and validated."""
     return _built(read_files(name_or_path), read_overrides(overrides))
 
 
-def change_recipe(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
+def change_recipe(recipe: Recipe, overrides: str | Sequence[str]) -> Recipe:
     """A recipe with overrides over it, checked as those of a file are."""
     if not overrides:
         return recipe

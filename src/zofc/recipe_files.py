@@ -257,9 +257,10 @@ def read_text(text: str, file: str) -> Layer:
 # The command line
 
 
-def read_overrides(overrides: Sequence[str]) -> Layer:
+def read_overrides(overrides: str | Sequence[str]) -> Layer:
     """`dotted.key=value` each, later ones over earlier ones."""
-    return reduce(Layer.__or__, map(read_override, overrides), Layer(COMMAND_LINE))
+    texts = [overrides] if isinstance(overrides, str) else overrides
+    return reduce(Layer.__or__, map(read_override, texts), Layer(COMMAND_LINE))
 
 
 def read_override(text: str) -> Layer:

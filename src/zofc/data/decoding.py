@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofc.data.joined import JoinedImages
+from zofc.data.rgb import as_rgb, is_deep
 from zofc.data.source import ArrayImages, EncodedImages, Images, opened
-from zofc.errors import DataError
+from zofc.errors import BrokenImages, DataError
 
 IN_MEMORY = 2 * 2**30  # bytes of decoded images that a set may keep
 T = TypeVar("T")
@@ -47,17 +48,24 @@ def image_sizes(images: Images) -> NDArray[np.int64]:
 
 def verify(images: EncodedImages, skip_broken: bool, notice: Callable[[str], None]) -> NDArray[np.int64]:
     """The indices of the images that can be decoded; a broken one is an error unless it may be left out."""
+    return _sound(find_faults(images), images, skip_broken, notice)
+
+
+def find_faults(images: EncodedImages) -> list[DataError | None]:
+    """What keeps each image from being decoded, if anything."""
 
     def fault(index: int) -> DataError | None:
         try:
             with opened(images.items[index], images.names[index]) as image:
                 image.draft(None, (1, 1))  # JPEG: an eighth of the resolution, but all of the file is read
                 image.load()
+                if is_deep(image):
+                    as_rgb(image, images.names[index])
         except DataError as error:
             return error
         return None
 
-    return _sound(list(in_threads(fault, len(images))), images, skip_broken, notice)
+    return list(in_threads(fault, len(images)))
 
 
 def settle(
@@ -112,7 +120,7 @@ def _sound(
     names = ", ".join(images.name(i) for i in broken[:5]) + (", …" if len(broken) > 5 else "")
     if broken and not skip_broken:
         others = "" if len(broken) == 1 else f" Broken in all: {len(broken)} ({names})."
-        raise DataError(f"{faults[broken[0]]}{others}")
+        raise BrokenImages(f"{faults[broken[0]]}{others}")
     if broken:
         notice(f"left out {len(broken)} image(s) that cannot be decoded: {names}")
     return np.setdiff1d(np.arange(len(faults)), broken)

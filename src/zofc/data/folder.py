@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,15 +73,25 @@ def scan(root: Path, inside: str = "") -> Scan:
     files: dict[str, list[str]] = {}
     ignored = loose
     for name in subfolders(base):
-        found = [
-            Path(folder, file).relative_to(root)
-            for folder, _, names in os.walk(base / name, followlinks=True)
-            for file in names
-            if not file.startswith(".")
-        ]
+        found = [file.relative_to(root) for file in files_in(base / name)]
         files[name] = sorted(p.as_posix() for p in found if p.suffix.lower() in suffixes)
         ignored += len(found) - len(files[name])
     return Scan(root, base, files, ignored)
+
+
+def files_in(folder: Path) -> Iterator[Path]:
+    """All files at any depth but hidden ones."""
+    for inside, _, names in os.walk(folder, followlinks=True):
+        yield from (Path(inside, name) for name in names if not name.startswith("."))
+
+
+def images_in(folder: Path) -> list[Path]:
+    """The files of known image types in a folder, at any depth; there must be some."""
+    suffixes = image_suffixes()
+    found = sorted(file for file in files_in(folder) if file.suffix.lower() in suffixes)
+    if not found:
+        raise DataError(f"{folder}: no images in this folder")
+    return found
 
 
 def image_suffixes() -> frozenset[str]:
@@ -102,8 +112,31 @@ def list_classes(name: str, found: Scan, options: SourceOptions, ignored: int = 
         )
     if ignored:
         options.notice(f"{name}: ignored {ignored} file(s) that are not images in a class folder")
+    for text in _doubts(found):
+        options.notice(f"{name}: {text}")
     classes = tuple(found.files)
     return classes, listing_of(found, classes)
+
+
+def _doubts(found: Scan) -> Iterator[str]:
+    """Signs that the class folders lie deeper than they are looked for."""
+    splits = [label for label in found.files if label.lower() in ("train", *TEST_FOLDERS)]
+    if splits:
+        yield (
+            f"'{splits[0]}' is taken for a class; a split is read from {found.base}/train/CLASS/image.jpg and "
+            f"{found.base}/test/CLASS/image.jpg (or {' or '.join(TEST_FOLDERS[1:])} for test)"
+        )
+    nested = [label for label in found.files if label not in splits and not _has_its_own(found, label)]
+    if nested:
+        yield (
+            f"all images of class '{nested[0]}' lie in sub-folders of {found.base / nested[0]}; if those are the "
+            f"classes, name the folder that holds them (such classes: {len(nested)})"
+        )
+
+
+def _has_its_own(found: Scan, label: str) -> bool:
+    folder = (found.base / label).relative_to(found.root).as_posix()
+    return any(file.rpartition("/")[0] == folder for file in found.files[label])
 
 
 def listing_of(found: Scan, classes: Sequence[str]) -> Listing:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from zofc.data.rgb import as_rgb, upright_size
 from zofc.errors import DataError, nearest
 
 
@@ -80,17 +82,28 @@ def opened(data: bytes | Path, name: str) -> Iterator[Image.Image]:
         file = io.BytesIO(data) if isinstance(data, bytes) else data
         with Image.open(file, formats=image_formats()) as image:
             yield image
+    except DataError:
+        raise
     except Exception as error:  # on damaged files Pillow's plugins raise exceptions of every kind
-        reason = "not an image of a known format" if isinstance(error, UnidentifiedImageError) else error
-        raise DataError(
-            f"cannot read image {name}: {reason}. Replace or remove it, or set data.skip_broken=true to leave it out."
-        ) from error
+        raise DataError(f"cannot read image {name}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case FileNotFoundError():
+            return "there is no such file."
+        case IsADirectoryError():
+            return "it is a directory."
+        case UnidentifiedImageError():
+            return "not an image of a known format. Replace or remove it."
+        case _:
+            return f"{error}. Replace or remove it."
 
 
 def decode(data: bytes | Path, name: str) -> Image.Image:
-    """An encoded image as RGB; a broken one is an error that names it."""
+    """An encoded image as RGB, upright; a broken one is an error that names it."""
     with opened(data, name) as image:
-        return image.convert("RGB")
+        return as_rgb(image, name)
 
 
 @dataclass(frozen=True)
@@ -113,7 +126,7 @@ class EncodedImages:
     def size(self, index: int) -> tuple[int, int]:
         """Height and width, from the header."""
         with opened(self.items[index], self.names[index]) as image:
-            return image.height, image.width
+            return upright_size(image)
 
     def take(self, indices: NDArray[np.int64]) -> EncodedImages:
         return EncodedImages([self.items[i] for i in indices], [self.names[i] for i in indices])
@@ -201,7 +214,7 @@ def open_source(spec: str, options: SourceOptions) -> Source:
     """The source named by `name` or `name:argument`."""
     name, _, argument = spec.partition(":")
     if name not in SOURCES:
-        raise DataError(f"data.source: unknown source '{name}'{nearest(name, SOURCES)}")
+        raise DataError(f"data.source: {unknown_source(spec)}")
     memory = _remembered.get()
     if memory is None:
         return SOURCES[name](argument, options)
@@ -216,6 +229,19 @@ def open_source(spec: str, options: SourceOptions) -> Source:
     for text in notices:
         options.notice(text)
     return found
+
+
+def unknown_source(spec: str) -> str:
+    """What to say of a source that has no known name: perhaps it is a path."""
+    name = spec.partition(":")[0]
+    kind = _kind_of(Path(os.path.expanduser(spec))) if spec else None  # noqa: PTH111 (Path's stops at an unknown user)
+    return f"unknown source '{name}'" + (f"; did you mean {kind}:{spec}?" if kind else nearest(name, SOURCES))
+
+
+def _kind_of(path: Path) -> str | None:
+    if path.is_dir():
+        return "parquet" if any(path.glob("*.parquet")) else "folder"
+    return "parquet" if path.is_file() and path.suffix == ".parquet" else None
 
 
 REMEMBERED = 2

@@ -94,7 +94,8 @@ def _stage(cell: Cell) -> int:
 
 
 def _work(cells: Sequence[Cell], runs: Path, workers: int) -> Iterator[tuple[Cell, Row]]:
-    """With several workers, in processes that share cores and GPUs; what is finished is only read, and here."""
+    """With several workers, in processes that share cores and GPUs, the longest first; what is finished is only read,
+    and here."""
     left = []
     with remembered_sources():
         for cell in cells:
@@ -102,10 +103,19 @@ def _work(cells: Sequence[Cell], runs: Path, workers: int) -> Iterator[tuple[Cel
                 yield cell, run_cell(cell, runs)
             else:
                 left.append(cell)
+        left.sort(key=_passes, reverse=True)  # so that none is worked alone at the end
     threads = max(1, (os.cpu_count() or 1) // workers)
     shared = [replace(cell, recipe=_with_threads(cell.recipe, threads)) for cell in left]
     for number, row in in_processes(partial(run_cell, runs=runs), shared, workers, take_device):
         yield left[number], {**left[number].labels, "failed": str(row)} if isinstance(row, Killed) else row
+
+
+def _passes(cell: Cell) -> float:
+    """About how long a cell takes; what will fail takes no time."""
+    try:
+        return cell.work.passes(cell.recipe)
+    except ZofcError:
+        return 0.0
 
 
 def take_device(seat: int) -> None:

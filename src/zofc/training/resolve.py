@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from zofc.data import DomainStream, Source, SourceOptions, Stream, open_source
-from zofc.data.source import SOURCES
-from zofc.errors import RecipeError, ZofcError, nearest
+from zofc.data.source import SOURCES, unknown_source
+from zofc.errors import BrokenImages, DataError, RecipeError, ZofcError, nearest
 from zofc.methods import check_placement, get_method
 from zofc.model.peft import PEFTS
 from zofc.optim.estimators import get_estimator
@@ -45,9 +46,8 @@ def check_recipe(recipe: Recipe) -> None:
         if couples and group.order == "zeroth" and group.per == "image":
             raise RecipeError(f"{recipe.name}: optimize.{name}.per: no image has a loss of its own here: {couples}")
     for key, spec in [("source", recipe.data.source), *(("then", spec) for spec in recipe.data.then)]:
-        kind = spec.partition(":")[0]
-        if kind not in SOURCES:
-            raise RecipeError(f"{recipe.name}: data.{key}: unknown source '{kind}'{nearest(kind, SOURCES)}")
+        if spec.partition(":")[0] not in SOURCES:
+            raise RecipeError(f"{recipe.name}: data.{key}: {unknown_source(spec)}")
     if recipe.peft.kind not in PEFTS:
         raise RecipeError(
             f"{recipe.name}: peft.kind: unknown module '{recipe.peft.kind}'{nearest(recipe.peft.kind, PEFTS)}"
@@ -104,10 +104,11 @@ def build_stream(recipe: Recipe, notice: Callable[[str], None]) -> AnyStream:
         raise RecipeError("data.by: a stream of domains is neither joint nor followed by further sources")
     if data.by != "class" and data.first is not None:
         raise RecipeError(f"data.first: with data.by={data.by} each task is a domain, the first one too; leave it out")
-    source = _open(recipe, data.source, notice)
+    with _advising_to_skip():
+        source = _open(recipe, data.source, notice)
+        then = [open_data(recipe, spec, notice) for spec in data.then]
     if data.by == "domain":
         return DomainStream.build(source, order_seed=seed, classes=data.classes)
-    then = [open_data(recipe, spec, notice) for spec in data.then]
     if data.by == "domain-class":
         return Stream.of_pairs(source, order_seed=seed, classes=data.classes, joint=data.joint, then=then)
     return Stream.build(
@@ -119,6 +120,15 @@ def build_stream(recipe: Recipe, notice: Callable[[str], None]) -> AnyStream:
         joint=data.joint,
         then=then,
     )
+
+
+@contextmanager
+def _advising_to_skip() -> Iterator[None]:
+    """A recipe's own data may do without what is broken; what is evaluated or learned later has no such setting."""
+    try:
+        yield
+    except BrokenImages as error:
+        raise DataError(f"{error} With data.skip_broken=true, what is broken is left out.") from error
 
 
 def open_stream(recipe: Recipe, notice: Callable[[str], None]) -> AnyStream:
