@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
+import re
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from PIL import Image
+from rich.console import Console
 
+from zofc import cli
 from zofc.learner import Learner
 from zofc.recipe import Recipe, dump_recipe, load_recipe
+from zofc.training.events import StepStatus
+from zofc.training.progress import Display
+from zofc.training.runs import start_run, train
 
 Make = Callable[..., Recipe]
 Run = Callable[..., tuple[int, str]]
@@ -51,8 +61,9 @@ def test_run_without_a_recipe_is_the_default_pair(zofc: Run, tiny_weights: Path,
     assert (tmp_path / "runs" / "report.html").stat().st_size > 10_000
     titles = [load_recipe(str(path)).title for path in recipes]
     assert all(title and title in said for title in titles) and "report: runs/report.html" in said
+    assert all(f"run: {path.parent.relative_to(tmp_path)}\n" in said for path in recipes)
     code, said = zofc("run", *small, f"backbone.name={tiny_weights}", "peft.blocks=all", "training.device=cpu")
-    assert code == 0 and said.count("finished already") == 2
+    assert code == 0 and said.count("finished already") == 2 and "changed" not in said
 
 
 def test_run_prints_the_resolved_recipe_and_does_nothing(zofc: Run, tmp_path: Path) -> None:
@@ -271,14 +282,123 @@ def test_version_and_help(zofc: Run) -> None:
     assert code == 0 and "--resume" in said
 
 
+def photos(folder: Path, *names: str) -> Path:
+    for number, name in enumerate(names):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for i in range(5):
+            Image.new("RGB", (20 + i, 20), (60 * number, 0, 0)).save(folder / name / f"{i}.png")
+    return folder
+
+
+def test_a_finished_run_says_that_its_data_have_changed(
+    zofc: Run, recipe_file: Callable[..., str], tmp_path: Path
+) -> None:
+    images = photos(tmp_path / "photos", "ant", "bee", "cat", "dog")
+    changes = (f"data.source=folder:{images}", "data.classes=null", "data.per_class=3", "data.test_per_class=1")
+    recipe = recipe_file("simplecil/base", *changes)
+    assert zofc("run", recipe)[0] == 0
+    code, said = zofc("run", recipe)
+    assert code == 0 and "finished already" in said and "have changed" not in said
+    Image.new("RGB", (9, 9)).save(images / "ant" / "another.png")
+    code, said = zofc("run", recipe, "-q")
+    assert code == 0 and "have changed since they were learned" in said and "--again trains anew" in said
+    shutil.rmtree(images)
+    code, said = zofc("run", recipe)
+    assert code == 0 and "cannot be compared" in said  # and the run is shown all the same
+
+
+def test_learning_more_never_writes_into_a_folder_of_other_things(zofc: Run, finished: Path, tmp_path: Path) -> None:
+    photos(tmp_path / "photos", "fox", "hare")
+    page = (tmp_path / "runs" / "report.html").read_bytes()
+    code, said = zofc("learn", str(finished), "folder:photos", "-o", "runs")
+    assert code == 2 and "runs is not empty" in said
+    assert (tmp_path / "runs" / "report.html").read_bytes() == page and not (tmp_path / "runs/recipe.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("diagnose", "RECIPE", "--json"),
+        ("cost", "RECIPE", "--json"),
+        ("evaluate", "RUN", "glyphs", "-o"),
+        ("flatness", "RUN", "--landscape"),
+    ],
+)
+def test_where_nothing_can_be_written_is_said_before_any_work(
+    zofc: Run, recipe_file: Callable[..., str], tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    named = {"RECIPE": recipe_file("zofc/base"), "RUN": "absent"}
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    code, said = zofc(*(named.get(word, word) for word in words), "folder")
+    assert code == 2 and "folder is a folder, expected the name of a file to write" in said
+    code, said = zofc(*(named.get(word, word) for word in words), "file/x.json")
+    assert code == 2 and "cannot write file/x.json: " in said and "gone" not in said
+
+
+def test_folders_above_a_result_are_made(zofc: Run, recipe_file: Callable[..., str], tmp_path: Path) -> None:
+    code, said = zofc("cost", recipe_file("zofc/base"), "--steps", "1", "--json", "a/b/cost.json")
+    assert code == 0 and json.loads((tmp_path / "a" / "b" / "cost.json").read_text())["phases"], said
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no folder in which nothing can be made")
+def test_runs_that_can_be_nowhere_are_not_said_to_be_gone(zofc: Run, recipe_file: Callable[..., str]) -> None:
+    code, said = zofc("run", recipe_file("simplecil/base"), "--runs", "/proc/foo")
+    assert code == 2 and "cannot write /proc/foo/" in said and "gone" not in said
+
+
+def test_an_output_without_these_letters_stops_nothing(
+    zofc: Run, recipe_file: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    code, _ = zofc("run", recipe_file("simplecil/base", "title=Grün :new:"))
+    sys.stdout.flush()
+    assert code == 0 and b"Gr?n :new:: running" in written.getvalue()
+
+
+def test_words_between_colons_stay_words(zofc: Run) -> None:
+    code, said = zofc("show", "folder:new:")
+    assert code == 2 and "folder:new:" in said
+
+
+def test_a_run_whose_reader_has_gone_is_finished_in_silence(
+    zofc: Run, recipe_file: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr(cli.out, "quiet", False)
+    with os.fdopen(writer, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        code, said = zofc("run", recipe_file("simplecil/base"))
+    assert code == 0 and not said and (tmp_path / "runs" / "report.html").is_file()
+
+
+def test_a_display_that_cannot_be_written_stops_no_training(tiny_recipe: Make, tmp_path: Path) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "full")
+
+    for number, terminal in enumerate((False, True)):
+        console = Console(file=Full(), force_terminal=terminal)
+        assert train(start_run(tiny_recipe("zofc/base", f"seed={number}"), tmp_path), [Display(console)])["finished"]
+
+
+@pytest.mark.parametrize("width", [30, 45, 60, 80, 120])
+def test_the_live_line_leaves_words_out_where_there_is_no_room(width: int) -> None:
+    screen = io.StringIO()
+    display = Display(Console(file=screen, force_terminal=True, width=width, color_system=None))
+    display.event({"event": "task_started", "task": 11, "epochs": 20, "steps": 4000, "step": 0})
+    display.step(StepStatus(11, 20, 3, 20, 1234, 4000, 0.1234, 78.9))
+    assert display.live is not None
+    display.live.refresh()
+    display.close()
+    line = next(line for line in re.split(r"[\r\n]", screen.getvalue()) if "epoch" in line)
+    assert "…" not in line and "epoch 4/20" in line and "-:--:--" in line
+    assert ("━" in line) == (width >= 40) and ("step 1234/4000" in line) == (width >= 60)
+
+
 def test_the_display_shows_a_live_line_in_a_terminal(tiny_recipe: Make, tmp_path: Path) -> None:
-    import io
-
-    from rich.console import Console
-
-    from zofc.training.progress import Display
-    from zofc.training.runs import start_run, train
-
     screen = io.StringIO()
     train(
         start_run(tiny_recipe("zofc/base"), tmp_path),
@@ -289,12 +409,6 @@ def test_the_display_shows_a_live_line_in_a_terminal(tiny_recipe: Make, tmp_path
 
 
 def test_the_display_shows_text_as_it_is() -> None:
-    import io
-
-    from rich.console import Console
-
-    from zofc.training.progress import Display
-
     screen = io.StringIO()
     display = Display(Console(file=screen, width=120))
     display.event({"event": "notice", "text": "ignored /data/[old] pics/[/x].png"})

@@ -470,5 +470,10 @@ def test_the_command_prints_and_writes_what_it_measured(
     said = capsys.readouterr().out
     assert stop.value.code == 0 and picture.is_file()
     assert "over peft:" in said and "over peft+head:" in said and "first-order term" in said and "task 1 → 2" in said
+    monkeypatch.setattr(cli.out, "_width", 60)
+    monkeypatch.setattr(sys, "argv", ["zofc", "flatness", str(kept.path), *words])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert "…" not in (said := capsys.readouterr().out) and "task 3" in said  # no number is cut
     found = json.loads((kept.path / "flatness.json").read_text())
     assert found["settings"]["rho"] == 0.005 and len(found["by_set"]["peft"]) == 3

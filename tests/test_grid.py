@@ -20,7 +20,7 @@ import torch
 
 from zofc.analysis.cost import Cost
 from zofc.data.source import SOURCES, Source, SourceOptions, open_source
-from zofc.errors import RunError
+from zofc.errors import Interrupted, RunError
 from zofc.recipe import Recipe, dump_recipe
 from zofc.studies import work
 from zofc.studies.grid import Cell, collect, run_cell, run_grid, take_device
@@ -198,6 +198,18 @@ def test_ctrl_c_while_workers_start_leaves_no_traces_of_them(tiny_recipe: Make, 
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, said = process.communicate(timeout=60)
     assert said.count("Traceback") == 1 and "Interrupted: stopped and saved" in said, said  # the script's own
+
+
+def test_a_grid_that_is_stopped_goes_on_by_its_own_command(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(folder: RunFolder) -> None:
+        raise Interrupted("stopped and saved; continue with: zofc run --resume x")
+
+    monkeypatch.setattr(work, "train", stopped)
+    with pytest.raises(Interrupted, match="the same command goes on from there") as found:
+        list(run_grid(cells(tiny_recipe, 2), tmp_path))
+    assert "--resume" not in str(found.value)
 
 
 def test_what_is_finished_is_read_without_a_process(

@@ -199,7 +199,7 @@ def test_a_lone_override_is_one_override() -> None:
     assert zofc.Learner("demo/simplecil", "training.device=cpu").recipe.training.device == "cpu"
 
 
-def test_overrides_change_a_recipe_that_is_given_as_one(tiny_recipe: Callable[..., Recipe]) -> None:
+def test_overrides_change_a_recipe_that_is_given_as_one(tiny_recipe: Make) -> None:
     assert zofc.Learner(tiny_recipe("zofc/base"), "seed=5").recipe.seed == 5
 
 

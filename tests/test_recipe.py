@@ -176,6 +176,12 @@ WRONG = [
     ("data.skip_broken=yes", "data.skip_broken: expected true or false, got 'yes'"),
     ("data.skip_broken=1", "data.skip_broken: expected true or false, got 1"),
     ("title=5", "title: expected text, got 5; in quotes it would be text"),
+    ("training.memory=20", "training.memory: expected a size such as 400MB, or auto, got 20"),
+    ("training.memory=true", "training.memory: expected a size such as 400MB, or auto, got true"),
+    (
+        "training.loggers=tensorboard",
+        "training.loggers: expected a list, got 'tensorboard'; in brackets it would be one: [tensorboard]",
+    ),
     ("seed=-1", "seed: expected 0 or more, got -1"),
     ("seed=", "seed: expected an integer, got null"),
     ("seed.a=1", "seed: expected an integer, got the keys a"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -31,6 +32,7 @@ from zofc.training.device import environment, pick_device
 from zofc.training.events import Event, Events, StepStatus
 from zofc.training.folder import RunFolder, folder_for, recipe_digest
 from zofc.training.runs import extend_run, resume_run, start_run, train
+from zofc.training.signals import stop_signals
 
 Make = Callable[..., Recipe]
 
@@ -225,8 +227,9 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_continue(long_recipe: Recipe, tmp_
     assert result(run) == result(straight.path)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["asked to stop", "terminal gone"])
 def test_stopping_between_two_tasks_also_continues(
-    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     recipe = tiny_recipe("simplecil/base")
     folder = start_run(recipe, tmp_path)
@@ -234,7 +237,7 @@ def test_stopping_between_two_tasks_also_continues(
 
     def evaluate_then_ask(self: trainers.Trainer, *args: Any) -> None:
         real(self, *args)
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
 
     monkeypatch.setattr(trainers.Trainer, "_evaluate", evaluate_then_ask)
     with pytest.raises(Interrupted, match="--resume"):
@@ -244,6 +247,30 @@ def test_stopping_between_two_tasks_also_continues(
     straight = start_run(recipe, tmp_path / "straight")
     train(straight)
     assert result(folder.path) == result(straight.path)
+
+
+def test_a_hang_up_is_heard_once_and_under_nohup_not_at_all() -> None:
+    with stop_signals() as asked:
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)  # shell and system both send one
+    assert asked.stop
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_signals() as asked:
+            signal.raise_signal(signal.SIGHUP)
+        assert not asked.stop
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_request_to_stop_is_heard_where_nobody_reads_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(number: int, data: bytes) -> int:
+        raise OSError(errno.EIO, "gone")
+
+    monkeypatch.setattr(os, "write", gone)
+    with stop_signals() as asked:
+        signal.raise_signal(signal.SIGTERM)
+    assert asked.stop
 
 
 def test_results_lost_between_checkpoint_and_writing_are_written_on_resume(tiny_recipe: Make, tmp_path: Path) -> None:

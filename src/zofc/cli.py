@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,15 +16,17 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from zofc.errors import RecipeError, RunError, ZofcError, nearest
+from zofc.errors import Interrupted, RecipeError, RunError, ZofcError, nearest
 
 if TYPE_CHECKING:
     from zofc.analysis import Diagnosis
     from zofc.analysis.cost import Cost
     from zofc.analysis.curvature import Spectrum
-    from zofc.analysis.run_flatness import RunFlatness
+    from zofc.analysis.run_flatness import RunFlatness, TaskFlatness
     from zofc.recipe import Recipe
+    from zofc.report.tables import Grid
     from zofc.studies.grid import Cell
 
 DEFAULT_PAIR = ("demo/zofc", "demo/first-order")
@@ -33,8 +38,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Class-incremental learning on a frozen vision transformer, first-order or zeroth-order by choice.",
 )
-out = Console(emoji=False)  # `folder:new:` is no emoji
-err = Console(stderr=True, emoji=False)
+
+
+class Voice(Console):
+    """A console that shows words as they are, and is silent once nobody reads any more."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())  # for what is still to be flushed
+
+
+out = Voice(emoji=False)
+err = Voice(stderr=True, emoji=False)
 
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the run folders.")]
 Listing = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]  # headers and rows
@@ -76,7 +91,7 @@ def run(
         return
 
     from zofc.training.progress import Display
-    from zofc.training.runs import resume_run, start_run, train
+    from zofc.training.runs import data_changed, resume_run, start_run, train
 
     if resume is not None:
         folders = [resume_run(resume, recipes[0])]
@@ -84,14 +99,23 @@ def run(
         folders = [start_run(recipe, runs, again) for recipe in recipes]
     for folder in folders:
         if folder.finished and not quiet:
-            out.print(f"{folder} is finished already (run anew with --again)", highlight=False, soft_wrap=True)
+            _say(f"{folder} is finished already (run anew with --again)")
+        for change in data_changed(folder) if folder.finished else ():
+            err.print(f"[yellow]note[/]: {escape(change)}; --again trains anew", highlight=False, soft_wrap=True)
         train(folder, [Display(out, quiet)])
     _finish([folder.path for folder in folders], (resume or runs) / "report.html")
+    for folder in folders:
+        _say(f"run: {folder}")
 
 
 def _is_override(word: str) -> bool:
     key, equals, _ = word.partition("=")
     return bool(equals) and "/" not in key and not key.endswith((".yaml", ".yml"))
+
+
+def _say(text: str) -> None:
+    """As it is, on one line: there may be a path in it to be copied."""
+    out.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _finish(paths: list[Path], page: Path) -> None:
@@ -100,7 +124,7 @@ def _finish(paths: list[Path], page: Path) -> None:
     records = read_runs(paths)
     out.print(summary(records))
     write_report(records, page)
-    out.print(f"report: {page}", highlight=False, soft_wrap=True)
+    _say(f"report: {page}")
 
 
 @app.command("list")
@@ -305,7 +329,7 @@ def learn(
     path: RunPath,
     data: Annotated[str, typer.Argument(help="A source of new classes, e.g. folder:PATH.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the extended run.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the table.")] = False,
 ) -> None:
     """Teach a finished run new classes; the result is a new run folder, the old one stays as it is."""
     from zofc.training.progress import Display
@@ -314,7 +338,7 @@ def learn(
     folder = extend_run(path, data, output)
     train(folder, [Display(out, quiet)])
     _finish([folder.path], folder.path / "report.html")
-    out.print(f"extended run: {folder}", highlight=False, soft_wrap=True)
+    _say(f"extended run: {folder}")
 
 
 @app.command()
@@ -331,6 +355,7 @@ def evaluate(
     confusion matrix."""
     from zofc.learner import load
 
+    _ready(output)
     result = load(path, device).evaluate(data, learned_only)
     table = Table(
         "class", "images", "accuracy %", "most often taken for", box=None, header_style="bold", pad_edge=False
@@ -380,10 +405,9 @@ def diagnose(
     if not all(word.strip().isdecimal() and int(word) for word in counts):
         raise typer.BadParameter(f"--queries: expected positive numbers such as 1,4,16, got '{queries}'")
     recipe = _one_recipe(words)
+    _ready(output)
     with err.status("reading the recipe") as status:
-        found = diagnose(
-            recipe, task, batches, [int(word) for word in counts], lambda text: status.update(escape(text))
-        )
+        found = diagnose(recipe, task, batches, [int(word) for word in counts], lambda text: status.update(Text(text)))
     _print_diagnosis(found)
     if output is not None:
         _write_json(output, found.as_json())
@@ -398,11 +422,19 @@ def _one_recipe(words: list[str]) -> Recipe:
     return load_recipe(names[0], [word for word in words if _is_override(word)])
 
 
+def _ready(output: Path | None) -> None:
+    """Where a result cannot be written, that is said before any work."""
+    from zofc.training.folder import ready_to_write
+
+    if output is not None:
+        ready_to_write(output)
+
+
 def _write_json(path: Path, found: object) -> None:
     from zofc.training.folder import write_whole
 
     write_whole(path, json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
-    out.print(f"written: {path}", highlight=False, soft_wrap=True)
+    _say(f"written: {path}")
 
 
 def _print_diagnosis(found: Diagnosis) -> None:
@@ -463,20 +495,21 @@ def flatness(
         over=(over,) if over else (), rho=rho, images=images, split=cast(Any, split), rows=cast(Any, rows),
         directions=directions, probes=probes, products=products, batch=batch,
     )  # fmt: skip
+    _ready(landscape)
     with err.status("opening the run") as status:
         notices: list[str] = []
         run = KeptRun(path, device, notices.append)
-        found = measure(run, settings, notices, lambda text: status.update(escape(text)))
+        found = measure(run, settings, notices, lambda text: status.update(Text(text)))
         with run.folder.locked():
             run.folder.write_json("flatness.json", found.as_json())
     _print_flatness(found)
-    out.print(f"written: {path / 'flatness.json'}", highlight=False, soft_wrap=True)
+    _say(f"written: {path / 'flatness.json'}")
     if landscape is not None:
         with err.status("drawing") as status:
             chosen = over or all_sets(run)[-1]
-            slices = of_run(run, settings, chosen, not random, resolution, lambda text: status.update(text))
+            slices = of_run(run, settings, chosen, not random, resolution, lambda text: status.update(Text(text)))
             draw(*slices, landscape, f"{run.recipe.title or run.recipe.name}: loss over {chosen}, {rows} rows")
-        out.print(f"written: {landscape}", highlight=False, soft_wrap=True)
+        _say(f"written: {landscape}")
 
 
 def _eigenvalue(found: Spectrum) -> str:
@@ -486,45 +519,63 @@ def _eigenvalue(found: Spectrum) -> str:
 def _print_flatness(found: RunFlatness) -> None:
     settings = found.settings
     for notice in found.notices:
-        out.print(f"note: {notice}", highlight=False, markup=False, soft_wrap=True)
+        _say(f"note: {notice}")
     counted = f"{sum(found.images.values())} {settings.split} images, softmax over {settings.rows} rows, float64"
     for name, entries in found.by_set.items():
         out.print(f"\n[bold]over {name}[/]: old tasks (the one just learned apart), {counted}", highlight=False)
-        table = Table(
-            "after", "L old", f"Φ, ρ={settings.rho:g}", "random ℓ2 mean, max", "random ℓ∞ mean, max", "λ max",
-            "trace H", "L just learned", "Φ", box=SIMPLE_HEAD, pad_edge=False,
-        )  # fmt: skip
-        for entry in entries:
-            cells = ["–"] * 6
-            if entry.old is not None and entry.spectrum is not None and entry.trace is not None:
-                cells = [f"{entry.old.loss:.4g}", f"{entry.old.score:.3g}"]
-                cells += [f"{one.mean:.2g}, {one.max:.2g}" for one in entry.random]
-                cells += [_eigenvalue(entry.spectrum), f"{entry.trace.mean:.3g} ± {entry.trace.error:.1g}"]
-            table.add_row(f"task {entry.task}", *cells, f"{entry.last.loss:.4g}", f"{entry.last.score:.3g}")
-        out.print(table, highlight=False)
-        steps = Table(
-            "forgetting", "F in all", f"F by {name}", "gᵀΔθ", "½ΔθᵀHΔθ", "rest", "½λ‖Δθ‖²", "‖Δθ‖", "λ max",
-            box=SIMPLE_HEAD, pad_edge=False,
-        )  # fmt: skip
-        for entry in entries:
-            if (step := entry.forgetting) is not None:
-                one = step.over
-                values = (step.whole, one.change, one.first, one.second, one.rest, one.bound, one.distance)
-                where = f"task {entry.task} → {entry.task + 1}"
-                steps.add_row(where, *(f"{value:.3g}" for value in values), _eigenvalue(step.spectrum))
-        if steps.row_count:
-            out.print(steps, highlight=False)
+        out.print(_states(entries, settings.rho))
+        if any(entry.forgetting for entry in entries):
+            out.print()
+            out.print(_steps(entries, name))
         if verdict := found.verdict(name):
-            out.print(verdict, highlight=False, markup=False, soft_wrap=True)
+            _say(verdict)
         if entries and entries[-1].smoothed:
-            smooth = Table("smoothed", "L_ε − L", "ε²/2 trace H", "rest", box=SIMPLE_HEAD, pad_edge=False)
-            for line in entries[-1].smoothed:
-                risen, rest = (
-                    f"{line.increase:.3g} ± {line.increase_error:.1g}",
-                    f"{line.rest:.2g} ± {line.rest_error:.1g}",
-                )
-                smooth.add_row(f"task {entries[-1].task}, ε={line.epsilon:g}", risen, f"{line.expansion:.3g}", rest)
-            out.print(smooth, highlight=False)
+            out.print()
+            out.print(_smoothing(entries[-1]))
+
+
+def _states(entries: Sequence[TaskFlatness], rho: float) -> Grid:
+    """A column after each task: scores and curvature."""
+    from zofc.report.tables import Grid
+
+    headers = ("after", "L old", f"Φ, ρ={rho:g}", "random ℓ2 mean", "random ℓ2 max", "random ℓ∞ mean", "random ℓ∞ max",
+               "λ max", "trace H", "L just learned", "its Φ")  # fmt: skip
+    rows = []
+    for entry in entries:
+        cells = ["–"] * 8
+        if entry.old is not None and entry.spectrum is not None and entry.trace is not None:
+            cells = [f"{entry.old.loss:.4g}", f"{entry.old.score:.3g}"]
+            cells += [f"{value:.2g}" for one in entry.random for value in (one.mean, one.max)]
+            cells += [_eigenvalue(entry.spectrum), f"{entry.trace.mean:.3g} ± {entry.trace.error:.1g}"]
+        rows.append((f"task {entry.task}", *cells, f"{entry.last.loss:.4g}", f"{entry.last.score:.3g}"))
+    return Grid(headers, tuple(rows)).turned("after")
+
+
+def _steps(entries: Sequence[TaskFlatness], name: str) -> Grid:
+    """A column for each step to a next task: what was forgotten, and its expansion."""
+    from zofc.report.tables import Grid
+
+    headers = ("", "F in all", f"F by {name}", "gᵀΔθ", "½ΔθᵀHΔθ", "rest", "½λ‖Δθ‖²", "‖Δθ‖", "λ max")
+    rows = []
+    for entry in entries:
+        if (step := entry.forgetting) is not None:
+            one = step.over
+            values = (step.whole, one.change, one.first, one.second, one.rest, one.bound, one.distance)
+            cells = (*(f"{value:.3g}" for value in values), _eigenvalue(step.spectrum))
+            rows.append((f"task {entry.task} → {entry.task + 1}", *cells))
+    return Grid(headers, tuple(rows)).turned("forgetting")
+
+
+def _smoothing(entry: TaskFlatness) -> Grid:
+    """A row for each length of the smoothing."""
+    from zofc.report.tables import Grid
+
+    rows = tuple(
+        (f"task {entry.task}, ε={line.epsilon:g}", f"{line.increase:.3g} ± {line.increase_error:.1g}",
+         f"{line.expansion:.3g}", f"{line.rest:.2g} ± {line.rest_error:.1g}")
+        for line in entry.smoothed
+    )  # fmt: skip
+    return Grid(("smoothed", "L_ε − L", "ε²/2 trace H", "rest"), rows)
 
 
 @app.command()
@@ -541,8 +592,9 @@ def cost(
     from zofc.analysis.cost import cost
 
     recipe = _one_recipe(words)
+    _ready(output)
     with err.status("reading the recipe") as status:
-        found = cost(recipe, steps, task, lambda text: status.update(escape(text)))
+        found = cost(recipe, steps, task, lambda text: status.update(Text(text)))
     _print_cost(found)
     if output is not None:
         _write_json(output, found.as_json())
@@ -629,6 +681,7 @@ def reproduce(
     them, however many workers there are. Ends with status 1 if a run failed, which stops no other."""
     from zofc.studies import reproduce as studies
     from zofc.studies.catalogue import STUDIES, get_study
+    from zofc.studies.pool import STOPPED
     from zofc.studies.scale import get_scale
     from zofc.studies.settings import DATASETS, PAPERS
 
@@ -645,7 +698,10 @@ def reproduce(
     if dry_run:
         _show_plan(plan.open(), workers)
         return
-    grids = studies.run(plan, output, workers, lambda text: out.print(escape(text)))
+    try:
+        grids = studies.run(plan, output, workers, lambda text: out.print(escape(text)))
+    except KeyboardInterrupt:  # between two runs
+        raise Interrupted(STOPPED) from None
     for grid in grids.values():
         out.print()
         out.print(grid)
@@ -701,6 +757,9 @@ def _version(
 
 def main() -> None:
     """Errors that the user can mend are told in words; anything else is a defect and shows its trace."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # where it is not UTF-8
     try:
         app()
     except ZofcError as error:

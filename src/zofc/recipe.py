@@ -281,10 +281,12 @@ class Training(Strict):
     keep_tasks: bool = Field(False, description="keep what was trained after each task, which zofc flatness measures")
     loggers: tuple[str, ...] = Field((), description="tensorboard, wandb, mlflow: extras, to be installed apart")
 
-    @field_validator("memory")
+    @field_validator("memory", mode="before")
     @classmethod
-    def _a_size(cls, value: str | None) -> str | None:
-        if value is not None and value != "auto":
+    def _a_size(cls, value: object) -> object:
+        if isinstance(value, (bool, int, float)):
+            raise ValueError(f"expected a size such as 400MB, or auto, got {str(value).lower()}")
+        if isinstance(value, str) and value != "auto":
             size_in_bytes(value)
         return value
 

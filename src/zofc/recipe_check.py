@@ -65,6 +65,8 @@ def explain(model: type[BaseModel], layer: Layer, errors: list[ErrorDetails]) ->
         text = f"expected {' or '.join(dict.fromkeys(wishes))}, got {shown(value)}"
         if wishes == ["text"] and isinstance(value, (bool, int, float)):
             text += "; in quotes it would be text"
+        if wishes == ["a list"] and isinstance(value, str):
+            text += f"; in brackets it would be one: [{value}]"
         yield layer.problem(key, text)
 
 

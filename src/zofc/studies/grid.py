@@ -21,7 +21,7 @@ import torch
 from zofc.data.source import remembered_sources
 from zofc.errors import Interrupted, RunError, ZofcError
 from zofc.recipe import Recipe
-from zofc.studies.pool import Killed, in_processes
+from zofc.studies.pool import STOPPED, Killed, in_processes
 from zofc.studies.work import TRAIN, Row, Work
 from zofc.training.folder import write_whole
 
@@ -64,7 +64,7 @@ def run_cell(cell: Cell, runs: Path) -> Row:
     try:
         return {**cell.labels, **cell.work.do(cell.recipe, runs)}
     except Interrupted:
-        raise
+        raise Interrupted(STOPPED) from None  # not by resuming this run, which is one of many
     except Exception as error:  # whatever it is, the other cells go on
         name = "" if isinstance(error, ZofcError) else f"{type(error).__name__}: "
         return {**cell.labels, "failed": f"{name}{error}"}

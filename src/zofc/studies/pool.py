@@ -23,6 +23,7 @@ from zofc.data.source import remember_sources
 from zofc.errors import Interrupted
 from zofc.training.signals import StopRequest, stop_signals
 
+STOPPED = "stopped and saved; the same command goes on from there"
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -84,7 +85,7 @@ def _worked(
                         team.remove(worker)
                     yield number, result[0]
             if asked.stop:
-                raise Interrupted("stopped and saved; the same command goes on from there")
+                raise Interrupted(STOPPED)
     finally:
         for worker in team:
             worker.line.close()  # those at work save first, no other begins

@@ -43,12 +43,26 @@ def speaking_of(path: Path) -> Iterator[None]:
             )
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
             what = "cannot write {path}: {reason}; choose another folder with --runs"
+        elif error.errno == errno.ENOENT and error.filename and Path(error.filename).parent.is_dir():
+            what = f"cannot write {{path}}: nothing can be made in {Path(error.filename).parent}; choose another folder"
         elif error.errno == errno.ENOENT:
             what = "{path} is gone: was its folder removed or renamed while it was in use?"
         else:
             what = "cannot write {path}: {reason}"
         text = what.format(path=path, reason=error.strerror or error, resume="zofc run --resume")
         raise RunError(text) from error
+
+
+def ready_to_write(path: Path) -> None:
+    """Make the folder that a file is to be written in, or say why that cannot be."""
+    if path.is_dir():
+        raise RunError(f"{path} is a folder, expected the name of a file to write")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(path.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from error
 
 
 def write_whole(path: Path, data: bytes | str) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
 
 from zofc.training.events import Event, StepStatus
 
+TIME = 8  # letters of the time left, with the gap before it
+
 
 class Display:
-    """Task, epoch, step, loss, accuracy, steps per second and time left."""
+    """Task, epoch, step, loss, accuracy, steps per second and time left. If it cannot be shown, training goes on
+    without."""
 
     def __init__(self, console: Console, quiet: bool = False) -> None:
         self.console = console
@@ -23,8 +28,13 @@ class Display:
         self.first_step = 0
         self.told = time.monotonic()  # when the last plain line was printed
         self.epochs = 0
+        self.taken = 0  # letters of the live line beside the description
 
     def event(self, event: Event) -> None:
+        with self._harmless():
+            self._show(event)
+
+    def _show(self, event: Event) -> None:
         match event["event"]:
             case "run_started" | "run_resumed":
                 verb = "running" if event["event"] == "run_started" else "continuing"
@@ -54,12 +64,30 @@ class Display:
         if self.live is None or self.bar is None:
             return
         rate = (status.step - self.first_step) / max(time.monotonic() - self.started, 1e-9)
-        where = f"epoch {status.epoch + 1}/{status.epochs} step {status.step}/{status.steps}"
-        text = f"{where} loss {status.loss:.3f} acc {status.accuracy:.0f} % {rate:.1f} steps/s"
-        self.live.update(self.bar, completed=status.step, description=text)
+        words = [
+            f"epoch {status.epoch + 1}/{status.epochs}",
+            f"step {status.step}/{status.steps}",
+            f"loss {status.loss:.3f}",
+            f"acc {status.accuracy:.0f} %",
+            f"{rate:.1f} steps/s",
+        ]
+        while words and len(" ".join(words)) > self.console.width - self.taken:
+            words.pop()
+        with self._harmless():
+            self.live.update(self.bar, completed=status.step, description=" ".join(words))
 
     def close(self) -> None:
-        self._stop_bar()
+        with self._harmless():
+            self._stop_bar()
+
+    @contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """What cannot be written is let go, and nothing more is tried."""
+        try:
+            yield
+        except (OSError, ValueError, SystemExit):  # rich exits where a pipe was closed
+            self.quiet = self.console.quiet = True
+            self._stop_bar()
 
     @property
     def _terminal(self) -> bool:
@@ -75,20 +103,20 @@ class Display:
         self.started, self.first_step, self.epochs = time.monotonic(), event.get("step", 0), event["epochs"]
         if self._terminal and not self.quiet and event["steps"]:
             label = f"task {event['task'] + 1}"
-            columns = (
-                TextColumn(label),
-                BarColumn(bar_width=24),
-                TextColumn("{task.description}"),
-                TimeRemainingColumn(),
-            )
+            columns: list[ProgressColumn] = [TextColumn(label), TextColumn("{task.description}"), TimeRemainingColumn()]
+            self.taken = len(label) + 1 + TIME
+            if self.console.width >= 40:
+                width = 24 if self.console.width >= 100 else 10
+                columns.insert(1, BarColumn(width))
+                self.taken += width + 1
             self.live = Progress(*columns, console=self.console, transient=True)
             self.bar = self.live.add_task("", total=event["steps"], completed=self.first_step)
             self.live.start()
 
     def _stop_bar(self) -> None:
-        if self.live is not None:
-            self.live.stop()
-            self.live = None
+        live, self.live = self.live, None
+        if live is not None:
+            live.stop()
 
     def _say(self, text: str) -> None:
         if not self.quiet:

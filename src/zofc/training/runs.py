@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zofc.errors import RunError
+from zofc.errors import RunError, ZofcError
 from zofc.recipe import Recipe
 from zofc.training.checkpoint import load_checkpoint, save_checkpoint
 from zofc.training.events import Listener
 from zofc.training.folder import RunFolder, differences, folder_for, recipe_digest
-from zofc.training.resolve import check_recipe, continue_stream
+from zofc.training.resolve import check_recipe, continue_stream, open_data
 from zofc.training.trainer import Trainer
+
+BEGUN = {".lock", "checkpoint", "environment.json"}  # what is left of an extension that was killed as it began
 
 
 def start_run(recipe: Recipe, runs: Path, again: bool = False) -> RunFolder:
@@ -45,6 +47,26 @@ def train(folder: RunFolder, listeners: Sequence[Listener] = ()) -> dict[str, An
     return Trainer(folder, listeners).run()
 
 
+def data_changed(folder: RunFolder) -> list[str]:
+    """What is known to have become of the data since a run learned from them, in words; nothing if they are the same.
+    Most checksums are of all that is listed: one image a class is opened, and all only if that one differs."""
+    recipe, recorded = folder.recipe, folder.read_json("environment.json").get("data", {})
+    few = recipe.model_copy(update={"data": recipe.data.model_copy(update={"per_class": 1, "test_per_class": 1})})
+
+    def same(settings: Recipe, spec: str) -> bool:
+        source = open_data(settings, spec, lambda text: None)
+        return bool(recorded.get(source.name, source.checksum) == source.checksum)
+
+    found = []
+    for spec in (recipe.data.source, *recipe.data.then) if recorded else ():
+        try:
+            if not same(few, spec) and not same(recipe, spec):
+                found.append(f"the data of '{spec}' have changed since they were learned (their checksum differs)")
+        except ZofcError as error:
+            found.append(f"the data of '{spec}' cannot be compared with what was learned: {error}")
+    return found
+
+
 def extend_run(run: Path, source: str, output: Path | None = None) -> RunFolder:
     """A new run folder that starts where a finished run ended and has the classes of `source` still to learn.
 
@@ -65,6 +87,8 @@ def extend_run(run: Path, source: str, output: Path | None = None) -> RunFolder:
         if differences(extended, existing.recipe):
             raise RunError(f"{path} holds another run; choose a new folder with --output")
         return existing
+    if path.exists() and (not path.is_dir() or {entry.name for entry in path.iterdir()} - BEGUN):
+        raise RunError(f"{path} is not empty and holds no run of this kind; choose a new folder with --output")
     progress, tensors, optimizers = found
     progress.inherited, progress.recipe = progress.done, recipe_digest(extended)
     check_recipe(extended)

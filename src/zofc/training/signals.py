@@ -6,8 +6,10 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+
+HANG_UP = getattr(signal, "SIGHUP", None)  # the terminal is gone; not on every platform
 
 
 class StopRequest:
@@ -18,19 +20,24 @@ class StopRequest:
 
 @contextmanager
 def stop_signals() -> Iterator[StopRequest]:
-    """Turn the first Ctrl-C or termination signal into a request, let a second one act at once."""
+    """Turn the first Ctrl-C, termination signal or hang-up into a request, let a second one act at once. A hang-up is
+    never more than a request, since shell and system may both send one."""
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if request.stop:
+        if request.stop and number != HANG_UP:
             raise KeyboardInterrupt
         request.stop = True
-        os.write(2, b"\nstopping after this step; once more to stop at once\n")  # safe inside a handler
+        with suppress(OSError):  # nobody may be there to read it
+            os.write(2, b"\nstopping after this step; once more to stop at once\n")  # safe inside a handler
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if HANG_UP is not None and signal.getsignal(HANG_UP) != signal.SIG_IGN:  # nohup ignores it
+        numbers.append(HANG_UP)
+    before = {number: signal.signal(number, ask) for number in numbers}
     try:
         yield request
     finally:
