@@ -7,20 +7,13 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt, MultipleOf
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from zofc.recipe import Recipe
 
 WORDS = {int: "integer", float: "number", str: "text", bool: "true, false", NoneType: "null"}
-BOUNDS = {
-    Gt: ("gt", ">"),
-    Ge: ("ge", "≥"),
-    Lt: ("lt", "<"),
-    Le: ("le", "≤"),
-    MultipleOf: ("multiple_of", "multiple of"),
-}
+BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤", "multiple_of": "multiple of"}
 
 
 @dataclass(frozen=True)
@@ -76,9 +69,8 @@ def _values(kind: Any, metadata: Any = ()) -> str:
         return f"list of {_plural(entries[0], len(entries) if entries[-1] is not ... else 0)}"
     if options := get_args(kind):
         return " or ".join(_values(option) for option in options)
-    bounds = [
-        f"{BOUNDS[type(one)][1]} {getattr(one, BOUNDS[type(one)][0]):.12g}" for one in metadata if type(one) in BOUNDS
-    ]
+    found = ((sign, getattr(one, name, None)) for one in metadata for name, sign in BOUNDS.items())
+    bounds = [f"{sign} {bound:.12g}" for sign, bound in found if bound is not None]
     return " ".join([WORDS[kind], ", ".join(bounds)]).strip()
 
 
