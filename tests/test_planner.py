@@ -305,6 +305,23 @@ def test_out_of_memory_shrinks_the_plan_and_repeats_the_step(
     assert (pace.micro_batch or 8) * pace.chunk <= most
 
 
+def test_images_are_scored_in_halves_where_memory_runs_out(tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = learner(tiny_recipe("zofc/base"))
+    expected, real = model.scores(batch()), model.method.scores
+
+    def scores(images: Tensor) -> Tensor:
+        if len(images) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(images)
+
+    monkeypatch.setattr(model.method, "scores", scores)
+    for most in (8, 3, 1):
+        torch.testing.assert_close(model.scores(batch()), expected)
+    most = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        model.scores(batch())
+
+
 def test_a_method_that_couples_images_says_so_when_memory_runs_out(tiny_recipe: Make) -> None:
     model, placement = learner(tiny_recipe(*KINDS["L2P"]))
     placement._slow_down("first", 8, torch.OutOfMemoryError("CUDA out of memory"))

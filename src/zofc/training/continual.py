@@ -97,8 +97,14 @@ class Continual:
 
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:
-        """Scores (batch, classes seen so far) of images in the test view."""
-        return self.method.scores(images.to(self.device))
+        """Scores (batch, classes seen so far) of images in the test view; half by half where memory runs out."""
+        try:
+            return self.method.scores(images.to(self.device))
+        except torch.OutOfMemoryError:
+            if len(images) == 1:
+                raise
+        torch.cuda.empty_cache()
+        return torch.cat([self.scores(half) for half in images.chunk(2)])
 
     @torch.no_grad()
     def guesses(self, loader: Loader) -> tuple[Tensor, Tensor]:
