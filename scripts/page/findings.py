@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from claims import CLAIMS, Claim
-from claims.comparisons import Comparison, Evidence, Question, Runs, more, number, pair
+from claims.comparisons import Comparison, Evidence, Question, Runs, less, more, number, pair
+from claims.flatness import FLAT_FO, FLAT_ZOFC
 from claims.hybrid import behind_best, behind_twin
 from claims.lines import ADAPTER, ADAPTER_LEARNS, CLASSIFIER, METHODS, RIDGE, SIMPLE, TABLES, ZOFC, first
-from claims.measures import ACCURACY, FORGETTING, LEARNED
+from claims.measures import ACCURACY, FORGETTING, LEARNED, PHI_LAST
 from claims.verdicts import (
     HOLDS,
-    IDLE,
     MIXED,
     MOSTLY,
     MOSTLY_NOT,
@@ -42,8 +42,10 @@ SINGLE = {MIXED: "is mixed", TOO_CLOSE: "is too close to tell", UNMEASURED: "was
 
 
 def findings(results: Sequence[Result], evidence: Evidence, verdicts: Verdicts) -> str:
-    said = [_what_this_is(results), _tally(verdicts), *_adapter(evidence, verdicts), *_accuracy(evidence)]
-    return "\n\n".join(["## Findings", bullets([*said, *_core(verdicts)]), *_by_group(verdicts), *_beside(evidence)])
+    said = [_what_this_is(results), _tally(verdicts), *_adapter(evidence), *_accuracy(evidence)]
+    return "\n\n".join(
+        ["## Findings", bullets([*said, *_core(evidence, verdicts)]), *_by_group(verdicts), *_beside(evidence)]
+    )
 
 
 def _what_this_is(results: Sequence[Result]) -> str:
@@ -153,7 +155,7 @@ def _beside(evidence: Evidence) -> list[str]:
 # -- the adapter, and the core of the paper --------------------------------------------------------------------------
 
 
-def _adapter(evidence: Evidence, verdicts: Verdicts) -> list[str]:
+def _adapter(evidence: Evidence) -> list[str]:
     """What an adapter adds to the classifier alone, by either order."""
     parts = []
     for whose, line in (("by first order", ADAPTER), ("by zeroth order (ZO-FC)", ZOFC)):
@@ -171,10 +173,7 @@ def _adapter(evidence: Evidence, verdicts: Verdicts) -> list[str]:
     told += f" (in the paper it ends {_range(theirs[0])} and {_range(theirs[1])}). How far it is moved decides it, and "
     told += "the learning rates that how far: [What the learning rates do](#what-the-learning-rates-do)."
     idle = [one.setting for one in _counted(ADAPTER_LEARNS, evidence) if one.side < 1]
-    mute = sum(verdict.word == IDLE for verdict in verdicts.values())
-    if idle:
-        told += f" On {listed(idle)} not even first order is shown to learn more"
-        told += f", so {mute} claims about its steps {IDLE}." if mute else "."
+    told += f" On {listed(idle)} not even first order is shown to learn more." if idle else ""
     return [told]
 
 
@@ -187,7 +186,13 @@ def _range(values: Sequence[float]) -> str:
     return " to ".join(ends)
 
 
-def _core(verdicts: Verdicts) -> list[str]:
+def _at_the_end(evidence: Evidence) -> str:
+    found = pair(FLAT_ZOFC, FLAT_FO, PHI_LAST, less)(evidence)
+    told = [f"on {one.setting} {one.shown}" for one in found]
+    return f" After the last task the difference in Φ over the adapter is {listed(told)}." if told else ""
+
+
+def _core(evidence: Evidence, verdicts: Verdicts) -> list[str]:
     """What came of the claims that the paper is about, as comparisons for and against each."""
 
     def told(begins: str) -> str:
@@ -201,7 +206,7 @@ def _core(verdicts: Verdicts) -> list[str]:
         f"**Learning.** Methods learn less under zeroth order: {told('It learns new tasks')}. ZO-FC is more accurate "
         f"than any of them: {told('It is more accurate than every')}.",
         f"**Flatness.** The old tasks' loss is flatter after ZO-FC than after first order: {told('The old tasks')}. "
-        f"Flatter goes with less forgetting: {told('Flatter (mean')}.",
+        f"Flatter goes with less forgetting: {told('Flatter (mean')}.{_at_the_end(evidence)}",
         f"**Memory.** ZO-FC needs six times less: {told('ZO-FC needs six')} on ViT-B/16. Its first-order classifier "
         f"costs hardly any: {told('The first-order classifier costs')}.",
     ]
