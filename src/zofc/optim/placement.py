@@ -8,9 +8,9 @@ A classifier that moves by gradients reads the features that the queries need an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -38,6 +38,8 @@ from zofc.seeds import Noise, noise_key
 LOSS_SCALE = 2.0**12  # of first-order steps in fp16
 Groups = Mapping[str, Mapping[str, Tensor]]
 Slopes = tuple[dict[str, Tensor], Tensor, Tensor]  # gradients by name, loss, hits
+Estimate = tuple[Tensor, Tensor, Tensor | None]  # gradient as one vector, loss, hits if asked for
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -145,13 +147,21 @@ class Placement:
             found = survey(self.method, some, asked, bool(waiting), self.paces[name], part)
             return found, self._slopes(waiting, found.center, of) if waiting else None
 
+        def recorded() -> tuple[Survey, Slopes | None]:
+            result: tuple[Survey, Slopes | None] = self.recorder(
+                (name, self.paces[name], *waiting), work, images, labels, vectors
+            )
+            return result
+
+        return self._fitting(name, len(images), recorded)
+
+    def _fitting(self, name: str, batch: int, work: Callable[[], T]) -> T:
+        """Work at a set's pace, again and slower where the device has not enough memory for it."""
         while True:
             try:
-                kind = (name, self.paces[name], *waiting)
-                result: tuple[Survey, Slopes | None] = self.recorder(kind, work, images, labels, vectors)
-                return result
+                return work()
             except torch.OutOfMemoryError as error:
-                self._slow_down(name, len(images), error)
+                self._slow_down(name, batch, error)
 
     def _slow_down(self, name: str, batch: int, error: torch.OutOfMemoryError) -> None:
         pace = self.paces[name].smaller(batch)
@@ -170,13 +180,8 @@ class Placement:
         self, movers: Mapping[str, Mover], images: Tensor, labels: Tensor, epoch: int, step: int
     ) -> StepReport:
         """Move groups that the features depend on by one backward pass through the backbone."""
-        while True:
-            try:
-                found, loss, right = self._differentiate(movers, images, labels, step)
-                break
-            except torch.OutOfMemoryError as error:
-                self._slow_down("first", len(images), error)
-        return self._move(movers, found, loss, right, len(labels), epoch)
+        found = self._fitting("first", len(images), lambda: self._differentiate(movers, images, labels, step))
+        return self._move(movers, *found, len(labels), epoch)
 
     def _differentiate(self, movers: Mapping[str, Mover], images: Tensor, labels: Tensor, step: int) -> Slopes:
         def work(some: Tensor, of: Tensor, key: Tensor) -> Slopes:
@@ -242,23 +247,21 @@ class Placement:
     def _zeroth_order(
         self, name: str, query: Query, found: Survey, images: Tensor, labels: Tensor, epoch: int, reported: bool
     ) -> StepReport:
-        while True:
-            try:
-                gradient, loss, right = self._estimate(name, query, found, labels, reported)
-                break
-            except torch.OutOfMemoryError as error:  # the classifier has moved; the features do not depend on it
-                self._slow_down(name, len(images), error)
-                found, _ = self._survey(name, images, labels, query, {})
+        surveys = [found]
+
+        def estimate() -> Estimate:  # at a slower pace of another survey; the classifier has moved, the features not
+            there = surveys.pop() if surveys else self._survey(name, images, labels, query, {})[0]
+            return self._estimate(name, query, there, labels, reported)
+
+        gradient, loss, right = self._fitting(name, len(images), estimate)
         accuracy = math.nan if right is None else float(right) / len(labels)
         moved = self.zeroth[name].move(query.space.split(gradient), epoch)
         return StepReport(float(loss) if moved else math.nan, accuracy)
 
-    def _estimate(
-        self, name: str, query: Query, found: Survey, labels: Tensor, reported: bool
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _estimate(self, name: str, query: Query, found: Survey, labels: Tensor, reported: bool) -> Estimate:
         """The estimated gradient as one vector, the mean loss seen and, unless there is a report already, hits."""
 
-        def work(of: Tensor, along: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        def work(of: Tensor, along: Tensor) -> Estimate:
             asked = replace(query, vectors=along)
             weights, losses = coefficients(self.method, of, asked, found)
             return combine_flat(asked, weights), losses.mean(), None if reported else self._near_hits(found, of)
@@ -266,7 +269,7 @@ class Placement:
         if not self.recorder.keeps(found):  # the features will be elsewhere the next time
             return work(labels, query.vectors)
         kind = ("coefficients", name, id(found), reported)  # `found` lives as long as what it was recorded with
-        estimate: tuple[Tensor, Tensor, Tensor | None] = self.recorder(kind, work, labels, query.vectors)
+        estimate: Estimate = self.recorder(kind, work, labels, query.vectors)
         return estimate
 
     @torch.no_grad()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from zofc.metrics import mean_and_spread
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -79,10 +80,16 @@ def _over_tasks(paths: Mapping[str, Sequence[Iterable[tuple[int, float | None]]]
         for task, value in (point for path in seeds for point in path):
             if value is not None:
                 found.setdefault(task, []).append(value)
-        y = tuple(statistics.mean(values) for values in found.values())
-        spread = tuple(statistics.stdev(values) if len(values) > 1 else 0.0 for values in found.values())
+        y, spread = zip(*map(_summed_up, found.values()), strict=True) if found else ((), ())
         series.append(Series(name, tuple(found), y, spread, name.endswith(", ZO")))
     return tuple(series)
+
+
+def _summed_up(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and standard deviation of a few seeds; no spread of one."""
+    mean, spread = mean_and_spread(values)
+    assert mean is not None
+    return mean, spread or 0.0
 
 
 def trade_off(title: str, rows: Sequence[Mapping[str, Any]]) -> Drawing:
@@ -91,13 +98,14 @@ def trade_off(title: str, rows: Sequence[Mapping[str, Any]]) -> Drawing:
     series, levels = [], []
     for name in dict.fromkeys(row["line"] for row in rows):
         mine = [row for row in rows if row["line"] == name and "failed" not in row]
-        accuracy = [row["all_classes"] for row in mine]
-        if mine and not mine[0]["steps"]:
-            levels.append((f"{name} (no steps)", statistics.mean(accuracy)))
-        elif mine:
-            spread = statistics.stdev(accuracy) if len(accuracy) > 1 else 0.0
-            memory = statistics.mean(row["peak_memory"] for row in mine) / 2**30
-            series.append(Series(name, (memory,), (statistics.mean(accuracy),), (spread,), name.endswith(", ZO")))
+        if not mine:
+            continue
+        accuracy, spread = _summed_up([row["all_classes"] for row in mine])
+        if mine[0]["steps"]:
+            memory, _ = _summed_up([row["peak_memory"] / 2**30 for row in mine])
+            series.append(Series(name, (memory,), (accuracy,), (spread,), name.endswith(", ZO")))
+        else:
+            levels.append((f"{name} (no steps)", accuracy))
     x = "peak memory of a training step (GiB)"
     return Drawing(title, x, "accuracy on all classes at the end (%)", tuple(series), False, tuple(levels))
 
