@@ -55,7 +55,7 @@ class StepPeak:
         self.device, self.bytes = device, 0
         self.left = self.before = self.own = 0
 
-    def begin(self, resident: Iterable[Tensor], kinds: int = 1, done: int = 0) -> None:
+    def begin(self, resident: Iterable[Tensor], kinds: int, done: int) -> None:
         """With what is there beside the batch (weights, parameters and what optimisers keep), how many kinds of batches
         take turns, and how many steps an earlier process has taken."""
         self.left = max(kinds * FIRST_STEPS[self.device.type == "cuda"] - done, 0)

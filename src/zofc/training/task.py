@@ -95,14 +95,14 @@ class TaskTraining:
         if to_plan and not self.placement.epochs:
             check_weights(self.model, self.placement)
         while self.epoch < self.placement.epochs:
-            clock = time.perf_counter()
+            clock, moving = time.perf_counter(), self.placement.active(self.epoch)
             for images, labels in self.batches(self.epoch, self.step):
                 number = self.steps_done
                 if to_plan:
                     self._plan(images, labels)
                     to_plan = False
-                if phase != self.placement.active(self.epoch):
-                    phase = self.placement.active(self.epoch)
+                if phase != moving:
+                    phase = moving
                     self.placement.recorder.forget()  # of steps that will not be taken again
                     kinds = min(self.steps_per_epoch, 2)  # whole ones, and the rest of an epoch
                     peak.begin(self._resident(), kinds, self._steps_in_phase())
