@@ -142,7 +142,7 @@ def test_planned_steps_stay_inside_the_budget_with_their_recordings(tiny_recipe:
     def steps(place: Placement) -> int:
         with measure(model.device, resident(model)) as peak:
             for number in range(SETTLED):
-                place.step(images.cuda(), labels.cuda(), 0, number)
+                place.step(images, labels, 0, number)
         assert any(recording is not None for recording in place.recorder.recordings.values())
         return peak.bytes
 
@@ -150,10 +150,10 @@ def test_planned_steps_stay_inside_the_budget_with_their_recordings(tiny_recipe:
         return Placement(model.method, model.method.groups(), recipe.optimize, 1, 0, graphs=True)
 
     whole, place = steps(fresh()), fresh()
-    least = max(rehearse(model, place, name, images.cuda(), labels.cuda(), Pace(1)) for name in sets(place))
+    least = max(rehearse(model, place, name, images, labels, Pace(1)) for name in sets(place))
     assert least < whole
     budget = int(least + whole) // 2
     settings = recipe.training.model_copy(update={"memory": f"{budget // 1000}kB"})
     model.recipe = recipe.model_copy(update={"training": settings})
-    plan_memory(model, place, images.cuda(), labels.cuda())
+    plan_memory(model, place, images, labels)
     assert steps(place) <= budget < whole
