@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from test_every_method import TRAINED, recipe, task_batches
 from zofc.errors import RecipeError
@@ -249,6 +252,28 @@ def test_any_function_of_a_dual_number_has_its_derivative() -> None:
     expected = torch.stack([torch.func.jvp(function, (x, y), (dx[q], dy[q]))[1] for q in range(2)])
     torch.testing.assert_close(found.primal, function(x, y))
     torch.testing.assert_close(found.tangents, expected)
+
+
+STEPS: list[Callable[[Tensor], Any]] = [
+    lambda x: x.reshape(6, -1), lambda x: x.reshape((3, 8)), lambda x: x.transpose(0, 2), lambda x: x.transpose(-1, 1),
+    lambda x: x.chunk(2, dim=-1), lambda x: x.chunk(3)[1], lambda x: x[..., 1:, :], lambda x: x[1], lambda x: x[:, 0],
+    lambda x: x[None, :, ..., 2], lambda x: x[torch.tensor([1, 0, 1])], lambda x: x[x.detach()[:, 0, 0] > -9],
+    lambda x: x.mT, lambda x: -x.contiguous().clone(), lambda x: x.to(torch.float32).double(), lambda x: x[..., None],
+    lambda x: torch._C._nn.gelu_(x.clone()),  # type: ignore[attr-defined]
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_steps_with_a_rule_of_their_own_are_their_derivatives(step: Callable[[Tensor], Any]) -> None:
+    g = torch.Generator().manual_seed(0)
+    x, dx = torch.randn(3, 2, 4, generator=g).double(), torch.randn(5, 3, 2, 4, generator=g).double()
+    found, value = tree_leaves(step(Dual(x, dx))), tree_leaves(step(x))
+    assert len(found) == len(value)
+    for number, part in enumerate(found):
+        assert isinstance(part, Dual) and torch.equal(part.primal, value[number])
+        for q in range(len(dx)):
+            moved = torch.func.jvp(lambda x, n=number: tree_leaves(step(x))[n], (x,), (dx[q],))[1]
+            torch.testing.assert_close(part.tangents[q], moved)
 
 
 def test_what_a_dual_number_says_of_itself_is_its_value() -> None:

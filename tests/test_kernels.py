@@ -103,6 +103,8 @@ def test_the_plain_gelu_rule_is_the_jvp_of_the_exact_gelu(lead: tuple[int, ...])
     x, dx = 3 * drawn(*lead, 7, seed=0), drawn(QUERIES, *lead, 7, seed=1)
     moved = vmap(lambda t: jvp(F.gelu, (x,), (t,))[1])(dx)
     torch.testing.assert_close(gelu_tangent(x, dx, fused=False), moved, rtol=1e-10, atol=1e-10)
+    assert gelu_tangent(x, dx, fused=False, out=dx) is dx
+    torch.testing.assert_close(dx, moved, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", TYPES[1:])
@@ -192,6 +194,11 @@ def test_the_gelu_kernel_is_the_plain_rule(shape: tuple[int, ...], dtype: torch.
     dx = dx.permute(0, *range(len(shape), 0, -1))  # not contiguous
     moved = gelu_tangent(x, dx, fused=True)
     assert moved.dtype == dtype and close(moved, gelu_tangent(exact(x), exact(dx)))
+    together = dx.contiguous()
+    assert gelu_tangent(x, together, fused=True, out=together) is together and torch.equal(together, moved)
+    if not dx.is_contiguous():
+        with pytest.raises(ValueError, match="`out` contiguous"):
+            gelu_tangent(x, dx, fused=True, out=dx)
 
 
 @kernel

@@ -24,6 +24,7 @@ from zofc.model.peft_base import PeftModule
 from zofc.recipe import Backbone as BackboneRecipe
 from zofc.recipe import Peft as PeftRecipe
 from zofc.seeds import Noise, noise_key
+from zofc.training.memory import measure
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -98,9 +99,21 @@ def test_the_walk_is_the_models_own_forward_for_any_timm_vit(name: str) -> None:
         assert name == "vit_base_patch16_rpn_224"
         return
     x = torch.rand(2, 3, backbone.image_size, backbone.image_size, generator=generator())
-    assert torch.equal(whole_walk(backbone, x), backbone.vit(x))
-    torch.testing.assert_close(backbone.features(x), backbone.vit(x))
+    own = backbone.vit(x)
+    assert torch.equal(whole_walk(backbone, x), own)
+    with torch.no_grad():  # activations in place
+        assert torch.equal(whole_walk(backbone, x), own) and torch.equal(backbone.vit(x), own)
+    torch.testing.assert_close(backbone.features(x), own)
     assert backbone.features(x).shape == (2, backbone.width)
+
+
+def test_no_tensor_of_a_walk_outlives_its_use(tiny: Backbone, images: torch.Tensor) -> None:
+    """Where nothing is differentiated there are, beside the tokens that the walk began with, a block's input, its norm
+    and four times that in the MLP with its result, or three times that before attention with its result."""
+    tokens, own = walking.embed(tiny.vit, images), list(tiny.vit.parameters())
+    with torch.no_grad(), measure(torch.device("cpu"), own) as peak:
+        tiny.features(images)
+    assert peak.bytes - sum(weight.nbytes for weight in own) <= 8 * tokens.nbytes
 
 
 def test_only_the_class_token_is_carried_through_the_last_block_where_nothing_else_is_read(tiny: Backbone) -> None:
@@ -454,7 +467,7 @@ def test_a_prefix_is_attended_to_as_further_keys_and_values(tiny: Backbone, imag
         scores = (q @ torch.cat([pk, k], 2).mT / 12**0.5).softmax(-1)
         if compensated:
             scores = torch.cat([scores[..., :3] / scores[..., :3].sum(-1, keepdim=True), scores[..., 3:]], -1)
-        by_hand = attn.proj((scores @ torch.cat([pv, v], 2)).transpose(1, 2).reshape(6, 5, 24))
+        by_hand = (scores @ torch.cat([pv, v], 2)).transpose(1, 2).reshape(6, 5, 24)
         torch.testing.assert_close(walking.attend(attn, attn.qkv(h), module.inserts({})[0], h), by_hand)
 
 

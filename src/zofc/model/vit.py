@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
+from timm.layers import Mlp
 from timm.models.vision_transformer import Attention, Block, VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -56,6 +57,7 @@ class Insert:
 Inserts = Mapping[int, Insert]
 NOTHING = Insert()
 STARTED, PROJECTED, ATTENDED, MIXED, DONE = range(5)
+_GELU: Callable[[Tensor], Tensor] = torch._C._nn.gelu_  # type: ignore[attr-defined]  # in place; it has no other name
 
 
 class Place(NamedTuple):
@@ -101,7 +103,7 @@ def embed(vit: VisionTransformer, images: Tensor) -> Tensor:
 
 def attend(attn: Attention, qkv: Tensor, insert: Insert, h: Tensor, rows: slice | None = None) -> Tensor:
     """Attention over its projections (..., tokens, 3 · width) of h, with what is added to them and the keys and values
-    put before its own; only for the queries of `rows`, if given."""
+    put before its own; only for the queries of `rows`, if given. Its heads are joined, not yet projected."""
     parts: list[Tensor] = list(qkv.chunk(3, dim=-1))
     if insert.projections is not None:
         more = insert.projections(h)
@@ -125,9 +127,7 @@ def attend(attn: Attention, qkv: Tensor, insert: Insert, h: Tensor, rows: slice 
         x = torch.cat([weights[..., :length] / mass, weights[..., length:]], dim=-1).to(v.dtype) @ v
     else:
         x = F.scaled_dot_product_attention(q, k, v, scale=attn.scale)
-    x = x.transpose(-3, -2).reshape(*leading, q.shape[-2], -1)
-    projected: Tensor = attn.proj_drop(attn.proj(attn.norm(x)))
-    return projected
+    return x.transpose(-3, -2).reshape(*leading, q.shape[-2], -1)
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:
@@ -145,16 +145,27 @@ def _put_before(first: Tensor, then: Tensor) -> Tensor:
     return torch.cat([part.expand(*leading, *part.shape[-2:]) for part in (first, then)], dim=-2)
 
 
+def mix(mlp: nn.Module, h: Tensor) -> Tensor:
+    """A block's MLP. Where no backward pass will want it, what the exact GELU reads is overwritten by what it gives."""
+    exact = type(mlp) is Mlp and type(mlp.act) is nn.GELU and mlp.act.approximate == "none"
+    if torch.is_grad_enabled() or not exact:
+        return mlp(h)  # type: ignore[no-any-return]
+    parts = cast(Any, mlp)
+    return parts.drop2(parts.fc2(parts.norm(parts.drop1(_GELU(parts.fc1(h))))))  # type: ignore[no-any-return]
+
+
 def advance(block: Block, state: State, insert: Insert, until: int = DONE, rows: slice | None = None) -> State:
     """One pre-norm block, x + attention, then x + MLP, from the stage it stands at to stage `until`. With `rows`, only
     those tokens are carried on beyond the keys and values, which are all that the others still serve for."""
     (number, stage), x, h, y = state
+    del state
     if stage < PROJECTED <= until:
         h = block.norm1(x)
         y = block.attn.qkv(h)
     if stage < ATTENDED <= until:
         assert h is not None and y is not None
         y = attend(block.attn, y, insert, h, rows)
+        y = block.attn.proj_drop(block.attn.proj(block.attn.norm(y)))
         if rows is not None:
             x, h = x[..., rows, :], h[..., rows, :]
     if stage < MIXED <= until:
@@ -162,8 +173,9 @@ def advance(block: Block, state: State, insert: Insert, until: int = DONE, rows:
         if insert.beside_attention is not None:
             y = y + insert.beside_attention(h)
         x = x + block.drop_path1(block.ls1(y))
+        del y  # nothing that is done with lies beside the widest tensors of a block
         h = block.norm2(x)
-        y = block.mlp(h)
+        y = mix(block.mlp, h)
     if stage < DONE <= until:
         assert h is not None and y is not None
         if insert.beside_mlp is not None:
@@ -199,17 +211,18 @@ def walk(
     will be a backward pass it may `recompute` a block's activations instead of keeping them, and be `compiled`."""
     last = len(vit.blocks) - 1
     end = until or Place(last + 1, STARTED)
-    while state.place < end:
-        number = state.place.block
+    at = [state]  # given away to each block, so that its memory is free once the block has read it
+    while at[0].place < end:
+        number = at[0].place.block
         stop = DONE if number < end.block else end.stage
         insert, kept = inserts.get(number, NOTHING), rows if number == last else None
         if not torch.is_grad_enabled():
-            state = advance(vit.blocks[number], state, insert, stop, kept)
+            at.append(advance(vit.blocks[number], at.pop(), insert, stop, kept))
             continue
         function = compiled_advance() if compiled else advance
-        given = (vit.blocks[number], state, insert, stop, kept)
-        state = checkpoint(function, *given, use_reentrant=False) if recompute else function(*given)
-    return state
+        given = (vit.blocks[number], at.pop(), insert, stop, kept)
+        at.append(checkpoint(function, *given, use_reentrant=False) if recompute else function(*given))
+    return at[0]
 
 
 def read_out(vit: VisionTransformer, x: Tensor) -> Tensor:

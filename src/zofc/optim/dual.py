@@ -135,9 +135,10 @@ def _total(parts: list[Tensor], primal: Tensor) -> Dual:
 
 T: Any = Tensor
 STRUCTURAL = [
-    T.reshape, T.view, T.flatten, T.unflatten, T.transpose, T.permute, T.unbind, T.chunk, T.split, T.expand,
-    T.unsqueeze, T.squeeze, T.__getitem__, T.double, T.float, T.to, T.contiguous, T.clone, T.neg, T.mean, T.sum,
-    T.mT.__get__, T.bfloat16, T.half, T.cpu,
+    T.view, T.flatten, T.unflatten, T.permute, T.unbind, T.split, T.expand, T.unsqueeze, T.squeeze, T.mean, T.sum,
+]  # fmt: skip
+ELEMENTWISE = [
+    T.double, T.float, T.bfloat16, T.half, T.to, T.cpu, T.contiguous, T.clone, T.neg, T.mT.__get__,
 ]  # fmt: skip
 DESCRIBING = [
     T.shape.__get__, T.dtype.__get__, T.device.__get__, T.ndim.__get__, T.requires_grad.__get__, T.is_cuda.__get__,
@@ -146,11 +147,15 @@ DESCRIBING = [
 ]  # fmt: skip
 
 
-def _structural(func: Any) -> Rule:
+def _structural(func: Any, along_all: bool = False) -> Rule:
+    """Of the value and of each tangent; `along_all`: the function does not see that they stand along an axis."""
+
     def apply(x: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(x, Dual) or any(isinstance(leaf, Dual) for leaf in tree_leaves((args, kwargs))):
             return _generic(func, (x, *args), kwargs)
         out = func(x.primal, *args, **kwargs)
+        if along_all:
+            return Dual(out, func(x.tangents, *args, **kwargs))
         along = torch.func.vmap(lambda t: func(t, *args, **kwargs))(x.tangents)
         return tree_map(Dual, out, along)
 
@@ -165,7 +170,40 @@ def _describing(func: Any) -> Rule:
 
 
 RULES.update({func: _structural(func) for func in STRUCTURAL})
+RULES.update({func: _structural(func, along_all=True) for func in ELEMENTWISE})
 RULES.update({func: _describing(func) for func in DESCRIBING})
+
+
+# Those that every block of a ViT calls, without `vmap`, which takes longer than they do.
+
+
+def _behind(axis: int) -> int:
+    """An axis of the value, as one of its tangents."""
+    return axis if axis < 0 else axis + 1
+
+
+@rule(T.reshape)
+def _reshape(x: Any, *shape: Any) -> Dual:
+    lengths = shape if isinstance(shape[0], int) else shape[0]
+    return Dual(x.primal.reshape(lengths), x.tangents.reshape(len(x.tangents), *lengths))
+
+
+@rule(T.transpose)
+def _transpose(x: Any, one: int, other: int) -> Dual:
+    return Dual(x.primal.transpose(one, other), x.tangents.transpose(_behind(one), _behind(other)))
+
+
+@rule(T.chunk)
+def _chunk(x: Any, chunks: int, dim: int = 0) -> tuple[Dual, ...]:
+    return tuple(map(Dual, x.primal.chunk(chunks, dim), x.tangents.chunk(chunks, _behind(dim))))
+
+
+@rule(T.__getitem__)
+def _getitem(x: Any, index: Any) -> Any:
+    parts = index if isinstance(index, tuple) else (index,)
+    if not all(part is None or part is Ellipsis or isinstance(part, int | slice) for part in parts):
+        return _structural(T.__getitem__)(x, index)
+    return Dual(x.primal[index], x.tangents[parts if parts[:1] == (Ellipsis,) else (slice(None), *parts)])
 
 
 # -- rules of arithmetic ---------------------------------------------------------------------------------------------
@@ -265,6 +303,13 @@ def _gelu(x: Any, approximate: str = "none") -> Any:
     if approximate != "none":
         return _generic(F.gelu, (x,), {"approximate": approximate})
     return Dual(F.gelu(x.primal), kernels.gelu_tangent(x.primal, x.tangents))
+
+
+@rule(GELU_IN_PLACE := torch._C._nn.gelu_)  # type: ignore[attr-defined]
+def _gelu_in_place(x: Any) -> Any:
+    kernels.gelu_tangent(x.primal, x.tangents, out=x.tangents)  # the slope first, while the value is what it was
+    GELU_IN_PLACE(x.primal)
+    return x
 
 
 @rule(F.relu, torch.relu, T.relu)

@@ -111,15 +111,15 @@ def layer_norm_tangent(
     return (dh if weight is None else dh * weight).to(dx.dtype)
 
 
-def gelu_tangent(x: Tensor, dx: Tensor, *, fused: bool | None = None) -> Tensor:
-    """dx · gelu'(x), (Q, *lead, D) of dx's type, for the exact GELU x Φ(x) and x (*lead, D)."""
+def gelu_tangent(x: Tensor, dx: Tensor, *, fused: bool | None = None, out: Tensor | None = None) -> Tensor:
+    """dx · gelu'(x), (Q, *lead, D) of dx's type, for the exact GELU x Φ(x) and x (*lead, D). `out`, which may be dx
+    itself, takes the result."""
     _check(x, dx)
-    if _chosen(fused, True, x, dx):
-        return _gelu_fused(x, dx)
+    if _chosen(fused, out is None or out.is_contiguous(), x, dx):
+        return _gelu_fused(x, dx, out)
     wide = x.to(torch.promote_types(torch.float32, x.dtype))
     slope = torch.special.ndtr(wide) + wide * (-0.5 * wide.square()).exp() / math.sqrt(2 * math.pi)
-    moved: Tensor = dx * slope.to(dx.dtype)
-    return moved
+    return torch.mul(dx, slope.to(dx.dtype), out=out)
 
 
 def _check(primal: Tensor, tangent: Tensor) -> None:
@@ -144,7 +144,8 @@ def _chosen(fused: bool | None, suited: bool, *tensors: Tensor) -> bool:
     if fused and not possible:
         raise ValueError(
             "fused=True needs Triton and CUDA tensors in bf16, fp16 or fp32 that ask for no gradient (of one type and "
-            f"batch shape for attention, rows up to {WIDEST_ROW} for layer norm); else the plain form serves"
+            f"batch shape for attention, rows up to {WIDEST_ROW} for layer norm, `out` contiguous for GELU); else the "
+            "plain form serves"
         )
     return possible
 
@@ -203,9 +204,9 @@ def _layer_norm_fused(x: Tensor, dx: Tensor, weight: Tensor | None, eps: float) 
     return dh
 
 
-def _gelu_fused(x: Tensor, dx: Tensor) -> Tensor:
+def _gelu_fused(x: Tensor, dx: Tensor, out: Tensor | None) -> Tensor:
     x, dx = x.contiguous(), dx.contiguous()
-    out = torch.empty_like(dx)  # (Q, *lead, D)
+    out = torch.empty_like(dx) if out is None else out  # (Q, *lead, D)
     launch = _gelu_kernel[(triton.cdiv(x.numel(), GELU_BLOCK),)]
     with _device_of(x):
         launch(x, dx, out, len(dx), x.numel(), BLOCK=GELU_BLOCK, num_warps=GELU_WARPS, enable_fp_fusion=True)

@@ -24,6 +24,7 @@ from zofc.training.continual import Continual
 from zofc.training.memory import allowance, measure, resident
 
 TRIES = 6  # whole steps that are measured for each set, at most
+TRACE = 1e-3  # bytes that one more image or point is taken to need where no difference is seen
 
 
 def plan_memory(model: Continual, placement: Placement, images: Tensor, labels: Tensor) -> str:
@@ -112,8 +113,8 @@ def choose(
     """The pace with the most images times points, then the most images, that was measured within the budget: `need`
     measures a step on the whole batch, `few` on two of its images, `least` is the need of one image at a time."""
     alone = few(Pace(1))
-    per_image = max(few(Pace(2)) - alone, 1)
-    per_point = max(few(Pace(1, 2)) - alone, 1) if points > 1 else 1
+    per_image = max(few(Pace(2)) - alone, TRACE)
+    per_point = max(few(Pace(1, 2)) - alone, TRACE) if points > 1 else TRACE
 
     def growth(pace: tuple[int, int]) -> float:
         return (pace[0] - 1) * per_image + pace[0] * (pace[1] - 1) * per_point
