@@ -140,6 +140,35 @@ def test_a_run_reports_a_peak_within_its_budget_and_says_what_it_chose(
     assert all("at a time (measured 0." in text for text in notices.texts)
 
 
+@pytest.mark.parametrize("name", ["zofc/base", "lae-fo/base", "ease-fo/base", "simplecil/base"])
+@pytest.mark.parametrize("room", [0, 1, 5, 40])
+def test_images_are_scored_inside_the_budget_too(tiny_recipe: Make, name: str, room: int) -> None:
+    """With room for so many more than two images at a time, of the 16 that the recipe has."""
+    plain = tiny_recipe(name, "training.eval_batch_size=16")
+    model, _ = learner(plain)
+
+    def need(count: int) -> int:
+        with torch.no_grad(), measure(model.device, resident(model)) as peak:
+            model.scores(torch.rand(count, 3, 16, 16))
+        return peak.bytes
+
+    budget = need(2) + room * (need(3) - need(2)) + 1
+    inside, _ = learner(allowed(plain, budget))
+    assert inside.plain_batch_size == min(2 + room, 16) and need(inside.plain_batch_size) <= budget
+    assert learner(allowed(plain, need(1)))[0].plain_batch_size == 1
+    assert model.plain_batch_size == 16
+
+
+def test_a_run_inside_a_budget_scores_what_it_would_without(tiny_recipe: Make, tmp_path: Path) -> None:
+    plain = tiny_recipe("simplecil/base", "data.test_per_class=10")
+    free = train(start_run(plain, tmp_path / "free"))
+    model, _ = learner(plain)
+    tight = allowed(plain, 1.2 * sum(value.nbytes for value in resident(model)))
+    assert learner(tight)[0].plain_batch_size < 10
+    found = train(start_run(tight, tmp_path / "tight"))
+    assert found["all_classes"] == free["all_classes"] and found["forgetting"] == free["forgetting"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_planned_update_is_the_update(tiny_recipe: Make, kind: str) -> None:
     """But for L2P, whose images vote for prompts together."""

@@ -261,7 +261,8 @@ class Training(Strict):
         "fp32", description="of the frozen weights and the activations; what is trained, and sums, stay fp32"
     )
     memory: str | None = Field(
-        None, description="most for weights and a step, such as 400MB or 1.5GiB, or auto; picks micro_batch and chunk"
+        None,
+        description="most for weights with a step or scoring, such as 400MB or 1.5GiB, or auto; picks micro_batch and chunk",
     )
     allow_noisy_differences: bool = Field(False, description="finite differences in less than fp32")
     graphs: bool = Field(True, description="on CUDA, record a step once and replay it")

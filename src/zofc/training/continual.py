@@ -15,6 +15,7 @@ from zofc.errors import RunError
 from zofc.methods import get_method
 from zofc.model.backbone import PRECISIONS, load_backbone
 from zofc.recipe import Recipe
+from zofc.training.memory import scored_at_once
 
 
 class Continual:
@@ -34,6 +35,7 @@ class Continual:
         )
         self.method = get_method(recipe.method.name)(self.backbone, recipe)
         self.classes: list[str] = []
+        self._fits: dict[int, int] = {}  # images that can be scored at a time, by how many tasks have been learned
         self.train_view, self.test_view = make_views(
             recipe, self.backbone.image_size, self.backbone.mean, self.backbone.std
         )
@@ -93,7 +95,17 @@ class Continual:
 
     def plain_batches(self, loader: Loader) -> Iterator[tuple[Tensor, Tensor]]:
         """The loader's images in order, in the test view."""
-        return loader.test_batches(self.recipe.training.eval_batch_size)
+        return loader.test_batches(self.plain_batch_size)
+
+    @property
+    def plain_batch_size(self) -> int:
+        """Images at a time where nothing is trained: what the recipe says, or fewer to stay within its memory."""
+        settings, learned = self.recipe.training, len(self.tasks)
+        if settings.memory is None:
+            return settings.eval_batch_size
+        if learned not in self._fits:  # a method may grow with its tasks
+            self._fits = {learned: scored_at_once(self, settings.eval_batch_size)}
+        return self._fits[learned]
 
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:

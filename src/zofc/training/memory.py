@@ -4,13 +4,14 @@ is."""
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,7 +20,9 @@ from torch.utils._pytree import tree_leaves
 
 from zofc.optim.graphs import SETTLED
 from zofc.recipe import size_in_bytes
-from zofc.training.continual import Continual
+
+if TYPE_CHECKING:
+    from zofc.training.continual import Continual
 
 FIRST_STEPS = (2, SETTLED)  # with a kind of batch that are measured, on a CPU and on CUDA
 
@@ -84,6 +87,29 @@ class StepPeak:
 def resident(model: Continual) -> list[Tensor]:
     """What is there before a step begins: the frozen weights and the method's own tensors."""
     return [*model.backbone.vit.parameters(), *model.method.parameters()]
+
+
+@torch.no_grad()
+def scored_at_once(model: Continual, most: int) -> int:
+    """How many images, of `most`, can be scored at a time within what the recipe allows; one at least."""
+    budget = allowance(model.recipe.training.memory or "auto", model.device)
+
+    def need(count: int) -> float:
+        size = model.backbone.image_size
+        with measure(model.device, resident(model)) as peak:
+            try:
+                model.method.scores(torch.zeros(count, 3, size, size, device=model.device))
+            except torch.OutOfMemoryError:
+                return math.inf
+        return peak.bytes
+
+    one, two = need(1), need(2)
+    if two > budget:
+        return 1
+    count = min(most, 1 + int((budget - one) / max(two - one, 1)))
+    while count > 2 and need(count) > budget:
+        count //= 2
+    return count
 
 
 def allowance(memory: str, device: torch.device) -> int:
