@@ -150,19 +150,22 @@ class Bench:
         peak = 0
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()  # what a recording allocates is seen only while it is made
-        for number in range(self.options.warm_up):
-            step(number)
-        self.wait()
-        times = []
-        for number in range(self.options.repeats):
-            clock = time.perf_counter()
-            step(self.options.warm_up + number)
-            self.wait()
-            times.append(1000 * (time.perf_counter() - clock))
+        self.run(step, 0, self.options.warm_up)
+        times = self.run(step, self.options.warm_up, self.options.repeats)
         if self.device.type == "cuda":
             peak = torch.cuda.max_memory_allocated() - self.before
         low, _, high = statistics.quantiles(times, n=4) if len(times) > 1 else (times[0],) * 3
         return statistics.median(times), high - low, peak
+
+    def run(self, step: Callable[[int], Any], first: int, count: int) -> list[float]:
+        """Milliseconds of steps one after the other, fewer than `count` where they take long."""
+        times: list[float] = []
+        while len(times) < count and sum(times) < 1000 * self.options.patience:
+            clock = time.perf_counter()
+            step(first + len(times))
+            self.wait()
+            times.append(1000 * (time.perf_counter() - clock))
+        return times
 
     def wait(self) -> None:
         if self.device.type == "cuda":
@@ -295,6 +298,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=[*baselines, *WAYS], choices=[*baselines, *WAYS], metavar="NAME")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--warm-up", type=int, default=4)
+    parser.add_argument("--patience", type=float, default=60, help="seconds after which no further step is begun")
     parser.add_argument("--reference-steps", type=int, default=8, help="of Q directions each, for the correlation")
     parser.add_argument("--reference-batch", type=int, default=16)
     parser.add_argument(
