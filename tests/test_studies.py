@@ -156,6 +156,28 @@ def test_the_papers_data_sets_are_taken_unless_others_are_asked_for(tmp_path: Pa
     assert "71 runs" in listed("--dataset", "pacs", "--dataset", "caltech101")
 
 
+def test_several_studies_are_one_plan_whose_cells_are_worked_once(tmp_path: Path) -> None:
+    def told(*words: str) -> str:
+        command = [
+            "reproduce",
+            *words,
+            "--scale",
+            "tiny",
+            "--dataset",
+            "cifar100",
+            "--runs",
+            str(tmp_path),
+            "--dry-run",
+        ]
+        found = CliRunner().invoke(app, command)
+        return f"{found.output}{found.exception or ''}"
+
+    assert "2 runs" in told("placement-ablation") and "2 runs" in told("augmentation-ablation", "seed=5")
+    both = told("placement-ablation", "augmentation-ablation", "placement-ablation")
+    assert "3 runs" in both and "ZO-FC w/o aug" in both and "FO adapter + ZO Cls." in both
+    assert "which table or figure?" in told("seed=5") and "did you mean" in told("placement-ablation", "main-tabel")
+
+
 def test_a_study_without_a_column_on_the_data_is_refused_and_left_out_of_all() -> None:
     with pytest.raises(RecipeError, match="query-ablation has no column on pacs; it has cifar100, imagenet-r"):
         reproduce.on([get_study("query-ablation")], ["pacs"])

@@ -662,8 +662,12 @@ def _seconds(value: float) -> str:
 
 @app.command()
 def reproduce(
-    study: Annotated[str, typer.Argument(help="a table or figure of the paper (zofc list studies), or all")],
-    changes: Annotated[list[str] | None, typer.Argument(help="key=value, for every recipe")] = None,
+    study: Annotated[
+        list[str],
+        typer.Argument(
+            help="tables or figures of the paper (zofc list studies), or all; and key=value for every recipe"
+        ),
+    ],
     scale: Annotated[str, typer.Option(help="paper, small or tiny")] = "paper",
     dataset: Annotated[
         list[str] | None,
@@ -676,24 +680,28 @@ def reproduce(
     output: Annotated[Path, typer.Option(help="tables and figures go below it, to SCALE/STUDY")] = Path("studies"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show the plan and how long it will take")] = False,
 ) -> None:
-    """Run a table or figure of the paper: its runs and measurements, then the table, ours beside the paper's. What is
-    finished is not done again, so it can be stopped and started at any moment. Times are measured with nothing beside
-    them, however many workers there are. Ends with status 1 if a run failed, which stops no other."""
+    """Run tables or figures of the paper: their runs and measurements, each once however many share it, then the
+    tables, ours beside the paper's. What is finished is not done again, so it can be stopped and started at any moment.
+    Times are measured with nothing beside them, however many workers there are. Ends with status 1 if a run failed,
+    which stops no other."""
     from zofc.studies import reproduce as studies
     from zofc.studies.catalogue import STUDIES, get_study
     from zofc.studies.pool import STOPPED
     from zofc.studies.scale import get_scale
     from zofc.studies.settings import DATASETS, PAPERS
 
-    chosen = tuple(STUDIES.values()) if study == "all" else (get_study(study),)
+    names, changes = [word for word in study if "=" not in word], tuple(word for word in study if "=" in word)
+    if not names:
+        raise RecipeError("which table or figure? Give its name (zofc list studies), or all")
+    named = [tuple(STUDIES.values()) if name == "all" else (get_study(name),) for name in dict.fromkeys(names)]
     wanted = tuple(dataset or PAPERS)
     for name in wanted:
         if name not in DATASETS:
             raise RecipeError(f"--dataset: unknown data set '{name}'{nearest(name, DATASETS)}")
     numbers = tuple(range(1993, 1993 + seeds))
     at = get_scale(scale).faster() if fast else get_scale(scale)
-    chosen = studies.on(chosen, wanted)
-    plan = studies.Plan(chosen, at, numbers, wanted, tuple(changes or ()), runs)
+    chosen = tuple(dict.fromkeys(one for some in named for one in studies.on(some, wanted)))
+    plan = studies.Plan(chosen, at, numbers, wanted, changes, runs)
     out.print(f"{plan.standing()}; scale {scale}: {plan.scale.says}")
     if dry_run:
         _show_plan(plan.open(), workers)

@@ -262,7 +262,7 @@ class Training(Strict):
     )
     memory: str | None = Field(
         None,
-        description="most for weights with a step or scoring, such as 400MB or 1.5GiB, or auto; picks micro_batch and chunk",
+        description="most for weights and a step or scoring: 400MB, 1.5GiB or auto; picks micro_batch and chunk",
     )
     allow_noisy_differences: bool = Field(False, description="finite differences in less than fp32")
     graphs: bool = Field(True, description="on CUDA, record a step once and replay it")
