@@ -160,7 +160,7 @@ class Bench:
     def run(self, step: Callable[[int], Any], first: int, count: int) -> list[float]:
         """Milliseconds of steps one after the other, fewer than `count` where they take long."""
         times: list[float] = []
-        while len(times) < count and sum(times) < 1000 * self.options.patience:
+        while not times or (len(times) < count and sum(times) < 1000 * self.options.patience):
             clock = time.perf_counter()
             step(first + len(times))
             self.wait()
@@ -298,7 +298,9 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=[*baselines, *WAYS], choices=[*baselines, *WAYS], metavar="NAME")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--warm-up", type=int, default=4)
-    parser.add_argument("--patience", type=float, default=60, help="seconds after which no further step is begun")
+    parser.add_argument(
+        "--patience", type=float, default=60, help="seconds of warm-up, and of repeats, after which none is begun"
+    )
     parser.add_argument("--reference-steps", type=int, default=8, help="of Q directions each, for the correlation")
     parser.add_argument("--reference-batch", type=int, default=16)
     parser.add_argument(

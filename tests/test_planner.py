@@ -154,9 +154,10 @@ def test_images_are_scored_inside_the_budget_too(tiny_recipe: Make, name: str, r
 
     budget = need(2) + room * (need(3) - need(2)) + 1
     inside, _ = learner(allowed(plain, budget))
-    assert inside.plain_batch_size == min(2 + room, 16) and need(inside.plain_batch_size) <= budget
-    assert learner(allowed(plain, need(1)))[0].plain_batch_size == 1
-    assert model.plain_batch_size == 16
+    assert (found := inside.plain_batch_size(99)) == min(2 + room, 16) and need(found) <= budget
+    assert inside.plain_batch_size(3) == min(found, 3)
+    assert learner(allowed(plain, need(1)))[0].plain_batch_size(99) == 1
+    assert model.plain_batch_size(99) == 16
 
 
 def test_a_run_inside_a_budget_scores_what_it_would_without(tiny_recipe: Make, tmp_path: Path) -> None:
@@ -164,9 +165,42 @@ def test_a_run_inside_a_budget_scores_what_it_would_without(tiny_recipe: Make, t
     free = train(start_run(plain, tmp_path / "free"))
     model, _ = learner(plain)
     tight = allowed(plain, 1.2 * sum(value.nbytes for value in resident(model)))
-    assert learner(tight)[0].plain_batch_size < 10
+    assert learner(tight)[0].plain_batch_size(10) < 10
     found = train(start_run(tight, tmp_path / "tight"))
     assert found["all_classes"] == free["all_classes"] and found["forgetting"] == free["forgetting"]
+
+
+def test_what_a_method_keeps_for_its_first_answer_is_counted_and_one_image_is_not_measured(tiny_recipe: Make) -> None:
+    """EASE makes its prototypes when they are first asked for."""
+    plain = tiny_recipe("ease-fo/base", "training.eval_batch_size=16")
+    model, _ = learner(plain)
+    model.extend([f"class {number}" for number in range(400)])
+
+    def need() -> int:
+        with torch.no_grad(), measure(model.device, resident(model)) as peak:
+            model.scores(torch.rand(2, 3, 16, 16))
+        return peak.bytes
+
+    first, again = need(), need()
+    assert first > again
+    for budget in range(again - 1000, first + 9000, 1000):
+        inside, _ = learner(allowed(plain, budget))
+        inside.extend(model.classes[2:])
+        assert 1 <= inside.plain_batch_size(99) <= 16
+        inside.method.scores = None  # type: ignore[assignment,method-assign]
+        assert inside.plain_batch_size(1) == 1
+
+
+def test_where_images_are_answered_together_a_budget_does_not_part_them(tiny_recipe: Make) -> None:
+    few = ("l2p.pool=4", "l2p.top=2", "training.eval_batch_size=16", "training.memory=1kB")
+    for variant, together in (("zofc", 16), ("official", 1)):
+        model, _ = learner(tiny_recipe("l2p-fo/cifar100-inc10", *few, f"method.variant={variant}"))
+        assert model.plain_batch_size(99) == together
+
+
+def test_buffers_are_part_of_what_is_there(tiny_recipe: Make) -> None:
+    model, _ = learner(tiny_recipe("ridge/base"))
+    assert {id(buffer) for buffer in model.method.buffers()} & {id(tensor) for tensor in resident(model)}
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -123,7 +123,7 @@ def _measured(training: TaskTraining, notices: list[str], steps: int, task: int,
     loading, (images, labels) = _first_batch(training, steps)
     if model.recipe.training.memory is not None and placement.epochs:
         notices.append(plan_memory(model, placement, images, labels))
-    own = [*resident(model), *model.backbone.vit.buffers(), *model.method.buffers()]
+    own = resident(model)
     before, rss = _resident_bytes(device, own), process_memory()[0]
     _forget_peak()
     phases = phases_of(placement)

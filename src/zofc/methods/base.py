@@ -29,6 +29,7 @@ class Method(nn.Module):
     in_features: ClassVar[tuple[str, ...]]  # those that the features depend on, not the loss alone: all but `head`
     refuses_domains: ClassVar[str | None] = None  # why it cannot learn the same classes in a further domain
     couples_images: ClassVar[str | None] = None  # why a batch in pieces is not the same as the batch, if it is not
+    answers_together: bool = False  # whether the answer for an image depends on those that are asked with it
     backbone: Backbone
 
     def __init_subclass__(cls) -> None:

@@ -83,6 +83,8 @@ class LearningToPrompt(Classifier):
             raise RecipeError(f"l2p.top: expected at most l2p.pool, {settings.pool}, got {settings.top}")
         pool = PromptPool(backbone.width, settings.pool, settings.length, self.generator("peft"))
         self.peft = pool.to(backbone.device)
+        # a vote among test images lets an answer depend on its neighbours (the released code): official asks each alone
+        self.answers_together = recipe.method.variant == "zofc"
 
     def groups(self) -> dict[str, dict[str, Tensor]]:
         groups = super().groups()
@@ -123,6 +125,4 @@ class LearningToPrompt(Classifier):
         return super().loss(moving, features, labels) - self.recipe.l2p.pull * pull
 
     def extract(self, images: Tensor) -> Tensor:
-        # a vote among test images lets an answer depend on its neighbours (the released code): official asks each alone
-        batchwise = self.recipe.method.variant == "zofc"
-        return self.prompted({}, self.prepare(images), batchwise).features
+        return self.prompted({}, self.prepare(images), batchwise=self.answers_together).features

@@ -211,7 +211,7 @@ def walk(
     will be a backward pass it may `recompute` a block's activations instead of keeping them, and be `compiled`."""
     last = len(vit.blocks) - 1
     end = until or Place(last + 1, STARTED)
-    at = [state]  # given away to each block, so that its memory is free once the block has read it
+    at = [state]  # each block is given what the one before it made, and nobody else holds it
     while at[0].place < end:
         number = at[0].place.block
         stop = DONE if number < end.block else end.stage

@@ -203,7 +203,7 @@ def _getitem(x: Any, index: Any) -> Any:
     parts = index if isinstance(index, tuple) else (index,)
     if not all(part is None or part is Ellipsis or isinstance(part, int | slice) for part in parts):
         return _structural(T.__getitem__)(x, index)
-    return Dual(x.primal[index], x.tangents[parts if parts[:1] == (Ellipsis,) else (slice(None), *parts)])
+    return Dual(x.primal[index], x.tangents[(slice(None), *parts)])
 
 
 # -- rules of arithmetic ---------------------------------------------------------------------------------------------

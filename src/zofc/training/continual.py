@@ -35,7 +35,7 @@ class Continual:
         )
         self.method = get_method(recipe.method.name)(self.backbone, recipe)
         self.classes: list[str] = []
-        self._fits: dict[int, int] = {}  # images that can be scored at a time, by how many tasks have been learned
+        self._fits: tuple[int, int] | None = None  # how many images were to be scored at a time, and how many can be
         self.train_view, self.test_view = make_views(
             recipe, self.backbone.image_size, self.backbone.mean, self.backbone.std
         )
@@ -52,6 +52,7 @@ class Continual:
             classes = range(len(self.classes), len(self.classes) + len(names))
             self.classes += names
         self.method.extend(classes)
+        self._fits = None  # a method may grow with its tasks
         return classes
 
     def restore(self, names: Sequence[str], tasks: Sequence[tuple[int, int]], tensors: dict[str, Tensor]) -> None:
@@ -95,17 +96,18 @@ class Continual:
 
     def plain_batches(self, loader: Loader) -> Iterator[tuple[Tensor, Tensor]]:
         """The loader's images in order, in the test view."""
-        return loader.test_batches(self.plain_batch_size)
+        return loader.test_batches(self.plain_batch_size(len(loader.image_set)))
 
-    @property
-    def plain_batch_size(self) -> int:
-        """Images at a time where nothing is trained: what the recipe says, or fewer to stay within its memory."""
-        settings, learned = self.recipe.training, len(self.tasks)
-        if settings.memory is None:
+    def plain_batch_size(self, images: int) -> int:
+        """How many of so many images at a time where nothing is trained: what the recipe says, or fewer to stay within
+        its memory."""
+        settings = self.recipe.training
+        if settings.memory is None or self.method.answers_together:
             return settings.eval_batch_size
-        if learned not in self._fits:  # a method may grow with its tasks
-            self._fits = {learned: scored_at_once(self, settings.eval_batch_size)}
-        return self._fits[learned]
+        most = min(settings.eval_batch_size, images)
+        if self._fits is None or most > self._fits[0] == self._fits[1]:  # all that was asked for fitted: more may
+            self._fits = most, scored_at_once(self, most)
+        return min(most, self._fits[1])
 
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:

@@ -86,7 +86,8 @@ class StepPeak:
 
 def resident(model: Continual) -> list[Tensor]:
     """What is there before a step begins: the frozen weights and the method's own tensors."""
-    return [*model.backbone.vit.parameters(), *model.method.parameters()]
+    modules = (model.backbone.vit, model.method)
+    return [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
 
 
 @torch.no_grad()
@@ -103,11 +104,14 @@ def scored_at_once(model: Continual, most: int) -> int:
                 return math.inf
         return peak.bytes
 
-    one, two = need(1), need(2)
-    if two > budget:
+    if most < 2:
         return 1
-    count = min(most, 1 + int((budget - one) / max(two - one, 1)))
-    while count > 2 and need(count) > budget:
+    first, one, two = need(1), need(1), need(2)
+    room = budget - max(first - one, 0)  # a method may keep what it makes for its first answer
+    if two > room:
+        return 1
+    count = min(most, 2 + int((room - two) / max(two - one, 1)))
+    while count > 2 and need(count) > room:
         count //= 2
     return count
 

@@ -44,7 +44,8 @@ def plan_memory(model: Continual, placement: Placement, images: Tensor, labels: 
         groups = "+".join(placement.first) if name == "first" else name
         of_points = f" and {pace.chunk} of {points} points" if points > 1 else ""
         said.append(f"{groups} {pace.micro_batch} of {whole} images{of_points} at a time (measured {_mb(needed)})")
-    scored = f"scoring {model.plain_batch_size} of {model.recipe.training.eval_batch_size} images at a time"
+    most = model.recipe.training.eval_batch_size
+    scored = f"scoring {model.plain_batch_size(most)} of {most} images at a time"
     limit = asked if asked != "auto" else f"auto ({_mb(budget)})"
     couples: str | None = getattr(model.method, "couples_images", None)
     return "; ".join([f"memory {limit}: {said[0]}", *said[1:], scored, *([couples] if couples and apart else [])])
