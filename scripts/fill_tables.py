@@ -83,7 +83,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "estimators table": lambda: estimator_results.table(result("estimators")["rows"]),
     "step table": lambda: steps("step", SHORT),
     "whole step table": lambda: steps("step"),
-    "little memory": lambda: steps("step_memory"),
     "step on two cores": lambda: steps("step_cpu"),
     "memory table": memory,
     "all settings": all_settings,
