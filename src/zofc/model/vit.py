@@ -57,7 +57,7 @@ class Insert:
 Inserts = Mapping[int, Insert]
 NOTHING = Insert()
 STARTED, PROJECTED, ATTENDED, MIXED, DONE = range(5)
-_GELU: Callable[[Tensor], Tensor] = torch._C._nn.gelu_  # type: ignore[attr-defined]  # in place; it has no other name
+GELU_IN_PLACE: Callable[[Tensor], Tensor] = torch._C._nn.gelu_  # type: ignore[attr-defined]  # no other name
 
 
 class Place(NamedTuple):
@@ -151,7 +151,7 @@ def mix(mlp: nn.Module, h: Tensor) -> Tensor:
     if torch.is_grad_enabled() or not exact:
         return mlp(h)  # type: ignore[no-any-return]
     parts = cast(Any, mlp)
-    return parts.drop2(parts.fc2(parts.norm(parts.drop1(_GELU(parts.fc1(h))))))  # type: ignore[no-any-return]
+    return parts.drop2(parts.fc2(parts.norm(parts.drop1(GELU_IN_PLACE(parts.fc1(h))))))  # type: ignore[no-any-return]
 
 
 def advance(block: Block, state: State, insert: Insert, until: int = DONE, rows: slice | None = None) -> State:

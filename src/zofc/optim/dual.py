@@ -137,7 +137,7 @@ T: Any = Tensor
 STRUCTURAL = [
     T.view, T.flatten, T.unflatten, T.permute, T.unbind, T.split, T.expand, T.unsqueeze, T.squeeze, T.mean, T.sum,
 ]  # fmt: skip
-ELEMENTWISE = [
+ALONG_ALL = [
     T.double, T.float, T.bfloat16, T.half, T.to, T.cpu, T.contiguous, T.clone, T.neg, T.mT.__get__,
 ]  # fmt: skip
 DESCRIBING = [
@@ -170,7 +170,7 @@ def _describing(func: Any) -> Rule:
 
 
 RULES.update({func: _structural(func) for func in STRUCTURAL})
-RULES.update({func: _structural(func, along_all=True) for func in ELEMENTWISE})
+RULES.update({func: _structural(func, along_all=True) for func in ALONG_ALL})
 RULES.update({func: _describing(func) for func in DESCRIBING})
 
 
