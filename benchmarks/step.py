@@ -83,9 +83,9 @@ WAYS: dict[str, Way] = {
         stream=True,
     ),
     "small-bf16": Way(
-        "forward gradient, bf16, small", "forward_gradient", "bf16", chunk=4, micro_batch=6, stream=True
+        "forward gradient, bf16, small", "forward_gradient", "bf16", chunk=4, micro_batch=8, stream=True
     ),
-    "first-small-bf16": Way("first order, bf16, small", precision="bf16", micro_batch=6, recompute=True, stream=True),
+    "first-small-bf16": Way("first order, bf16, small", precision="bf16", micro_batch=8, recompute=True, stream=True),
     "first-least": Way(
         "first order, fp32, least memory", micro_batch=1, graphs=False, recompute=True, stream=True
     ),

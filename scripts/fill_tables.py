@@ -46,7 +46,7 @@ def steps(name: str, chosen: tuple[str, ...] | None = None) -> str:
 
 
 def memory() -> str:
-    rows = {row["name"]: row for name in ("step_memory", "step") for row in result(name)["rows"]}
+    rows = {row["name"]: row for name in ("step", "step_memory") for row in result(name)["rows"]}
     lines = [
         "| plan of a step | zeroth order: GiB | ms | first order: GiB | ms |",
         "| --- | --- | --- | --- | --- |",
@@ -83,6 +83,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "estimators table": lambda: estimator_results.table(result("estimators")["rows"]),
     "step table": lambda: steps("step", SHORT),
     "whole step table": lambda: steps("step"),
+    "little memory": lambda: steps("step_memory"),
     "step on two cores": lambda: steps("step_cpu"),
     "memory table": memory,
     "all settings": all_settings,
