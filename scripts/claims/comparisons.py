@@ -190,7 +190,7 @@ def propagated(formula: Callable[..., float], values: Sequence[float], errors: S
     return float(squares**0.5)
 
 
-def pair(first: Runs, second: Runs, measure: Measure, gain: Gain) -> Question:
+def pair(first: Runs, second: Runs, measure: Measure, gain: Gain) -> Compared:
     """The first line less the second."""
     return Compared([(first, measure), (second, measure)], lambda one, other: one - other, gain)
 

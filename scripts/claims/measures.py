@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 
 from claims.comparisons import Measure, Row, propagated
 from zofc.studies import costs
@@ -133,4 +134,9 @@ PHI_LAST = Measure(
     lambda row: score(row, "peft", slice(-1, None)),
     "in Φ",
     ".3g",
+)
+PHI_HEAD_LAST = replace(
+    PHI_LAST,
+    words="Φ over adapter and head, after the last task",
+    read=lambda row: score(row, "peft+head", slice(-1, None)),
 )

@@ -3,12 +3,13 @@ table 4, appendices E and F)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
-from claims.comparisons import Compared, Measure, Question, Runs, less, more, no_more, number, pair, within
-from claims.lines import CLOSE, MAIN, NO_R, WITH_ADAPTER, WITH_ZOFC, Claim, gap, kinds, of
+from claims.comparisons import Compared, Measure, Question, Runs, at_least, less, more, no_more, number, pair, within
+from claims.lines import CLOSE, MAIN, NO_R, WITH_ADAPTER, WITH_ZOFC, ZOFC_GAINS, Claim, gap, kinds, of
 from claims.measures import ACCURACY, FORGETTING
-from claims.verdicts import MARGIN, judged
+from claims.verdicts import MARGIN, judged, shown
 
 QUERIES = (1, 2, 4, 8, 16, 32, 64)
 AUGMENTED, PLAIN = (of("augmentation-ablation", f"ZO-FC {how} aug") for how in ("w", "w/o"))
@@ -52,6 +53,9 @@ def rises(measure: Measure, low: int, middle: int, high: int) -> Question:
 
 APART, ALIKE = (gap(question(0)) for question in (heads, augmented))
 SPREAD = gap(spread(0), "cifar100-*")
+WITH_ROOM = shown(  # else the queries had nothing to change
+    replace(ZOFC_GAINS, gain=at_least(SPREAD)), "since ZO-FC's adapter adds no more than that in all"
+)
 
 CLAIMS = (
     Claim(
@@ -110,7 +114,7 @@ CLAIMS = (
         "On CIFAR-100 the number of queries changes accuracy little (highest less lowest, no more than the paper's "
         f"{SPREAD:.2f} points).",
         "section 5.3, table 4", ("query-ablation", *MAIN),
-        judged(spread(SPREAD), on="cifar100-*", own=MARGIN, rests=WITH_ZOFC),
+        judged(spread(SPREAD), on="cifar100-*", own=MARGIN, rests=WITH_ROOM),
     ),
     Claim(
         "On ImageNet-R accuracy rises with the number of queries.",

@@ -46,6 +46,7 @@ def _fast(results: Sequence[Result]) -> list[str]:
         prose(
             f"Of what is said of cost, {listed(fast)} {'were' if len(fast) > 1 else 'was'} run with `--fast`: "
             "derivatives along up to four directions in one pass, in bf16. That is quicker than the paper's "
-            "differences, one after the other in fp32, and its ratios of memory and time are others."
+            "differences, one after the other in fp32, and its ratios of memory and time are others: so is the memory "
+            "of the trade-off, which is that of these runs, beside that of peak-memory."
         )
     ]

@@ -91,7 +91,10 @@ def _commands(results: Sequence[Result], folder: Path) -> list[str]:
     return [
         "### Commands",
         "\n".join(["```sh", first, *commands, "python scripts/results_page.py", "```"]),
-        f"Each study writes `studies/SCALE/STUDY/rows.json`, which is `{folder}/STUDY.json` here.",
+        prose(
+            "Each study writes `studies/SCALE/STUDY/rows.json`, with `--fast` `studies/SCALE-fast/STUDY/rows.json`, "
+            f"which is `{folder}/STUDY.json` here."
+        ),
     ]
 
 

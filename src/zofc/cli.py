@@ -485,7 +485,8 @@ def flatness(
 ) -> None:
     """How flat the loss of old tasks is after each task, its curvature, and what of forgetting that explains.
 
-    For a run with training.keep_tasks=true. All in float64; the result is also written to RUN/flatness.json.
+    For a run with training.keep_tasks=true. The loss is the mean over the images of all old tasks, where the paper
+    writes the sum over tasks. All in float64; the result is also written to RUN/flatness.json.
     """
     from zofc.analysis.landscape import draw, of_run
     from zofc.analysis.old_tasks import KeptRun

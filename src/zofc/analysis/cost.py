@@ -250,6 +250,7 @@ def _wait(device: torch.device) -> None:
 
 def _resident_bytes(device: torch.device, own: list[Tensor]) -> int:
     if device.type == "cuda":
+        torch._C._cuda_clearCublasWorkspaces()  # which steps before these may have left
         return torch.cuda.memory_allocated(device)
     return sum({part.data_ptr(): part.nbytes() for part in (tensor.untyped_storage() for tensor in own)}.values())
 

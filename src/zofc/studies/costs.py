@@ -90,7 +90,9 @@ def beside_first_order(count: Values, study: Study, rows: Rows) -> Values:
 # -- notes -----------------------------------------------------------------------------------------------------------
 
 
-WHAT_MEMORY = "Memory: all that the device's allocator holds; on a CPU, weights and the tensors of a step."
+WHAT_MEMORY = (
+    "Memory: all that the device's allocator holds; on a CPU, weights and the tensors of a step. The paper prints GB."
+)
 
 
 def memory_notes(rows: Rows) -> list[str]:
@@ -104,7 +106,7 @@ def runtime_notes(rows: Rows) -> list[str]:
         *_measured(rows),
         "The first task; of ZO-FC, the epochs in which the classifier moves too. Making batches and evaluating are no "
         f"part of it. {WHAT_MEMORY}",
-        "The paper names neither the data nor the device of these numbers.",
+        "The paper does not name the data of these numbers; its runs were on an A6000 (appendix A).",
     ]
 
 
