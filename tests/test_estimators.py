@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -283,6 +284,18 @@ def test_what_a_dual_number_says_of_itself_is_its_value() -> None:
     assert "Dual" in repr(value)
     with pytest.raises(AssertionError, match="tangents"):
         Dual(torch.ones(2), torch.zeros(5, 3))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda x: x.mul_(2), lambda x: operator.iadd(x, 1), lambda x: operator.setitem(x, 0, 1.0), lambda x: x.exp_(),
+     lambda x: torch.nn.functional.elu(x, inplace=True), lambda x: torch.exp(x, out=x)],
+)  # fmt: skip
+def test_what_would_change_a_dual_number_in_place_is_refused(change: Callable[[Tensor], Any]) -> None:
+    value = Dual(torch.ones(3), torch.zeros(5, 3))
+    with pytest.raises(RuntimeError, match="in place, which forward gradients cannot go through"):
+        change(value)
+    assert torch.equal(value.primal, torch.ones(3)) and torch.equal(~(value > 2), torch.ones(3, dtype=torch.bool))
 
 
 def test_random_layers_refuse_dual_numbers() -> None:

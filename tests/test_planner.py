@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from zofc.training.continual import Continual
 from zofc.training.events import Event, Events, StepStatus
 from zofc.training.folder import recipe_digest
 from zofc.training.memory import allowance, measure, resident
-from zofc.training.planner import plan_memory, points_of, rehearse, sets
+from zofc.training.planner import choose, plan_memory, points_of, rehearse, sets
 from zofc.training.resolve import open_stream
 from zofc.training.runs import start_run, train
 from zofc.training.task import TaskTraining
@@ -419,3 +420,10 @@ def test_a_plan_heeds_a_device_that_has_less_than_the_budget(
     limit(model, monkeypatch, 0)
     with pytest.raises(RecipeError, match="the device runs out of memory before 1000 MB, with one image at a time"):
         plan_memory(model, placement, batch(), LABELS)
+
+
+def test_where_not_even_two_points_fit_more_images_may() -> None:
+    def need(pace: Pace) -> float:
+        return math.inf if pace.chunk > 1 else 10.0 * (pace.micro_batch or 16)
+
+    assert choose(need, need, least=10.0, whole=16, points=4, budget=100) == (Pace(8, 1), 80.0)

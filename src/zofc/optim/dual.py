@@ -3,12 +3,12 @@
 A `Dual` stands where a tensor stood. Torch hands every function that meets one to us, so methods, PEFT modules and the
 walk through the ViT know nothing of derivatives. The operators that cost time have rules of their own, in which the
 value is computed once for all tangents; any other function is differentiated by `torch.func` (vmap of jvp), which is
-slower and always right.
+slower and always right, and may change no tensor in place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -79,7 +79,13 @@ def duals(values: Any, along: Any) -> Any:
 
 
 def _generic(func: Any, args: Any, kwargs: Any) -> Any:
-    """Any function, differentiated by torch. What it returns that is not a floating-point tensor has no tangents."""
+    """Any function, differentiated by torch. What it returns that is not a floating-point tensor has no tangents. It is
+    called more than once, so it may change nothing."""
+    if name := _in_place(func, kwargs):
+        raise RuntimeError(  # a TypeError would let Python take + for +=
+            f"{name} changes a tensor in place, which forward gradients cannot go through: use the form that returns a "
+            "new one, or the estimator spsa"
+        )
     leaves, spec = tree_flatten((args, kwargs))
     where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Dual)]
     values = tuple(leaves[i].primal.contiguous() for i in where)  # torch refuses to differentiate expanded ones
@@ -107,6 +113,13 @@ def _generic(func: Any, args: Any, kwargs: Any) -> Any:
         for i, tangent in zip(real, along, strict=True):
             out[i] = Dual(out[i], tangent)
     return tree_unflatten(out, out_spec)
+
+
+def _in_place(func: Any, kwargs: Mapping[str, Any]) -> str:
+    """The name of a function that changes what it is given, or nothing."""
+    name: str = getattr(func, "__name__", "")
+    named = name == "__setitem__" if name.endswith("__") else name.endswith("_")  # x += y is add_
+    return name if named or kwargs.get("inplace") or kwargs.get("out") is not None else ""
 
 
 def rule(*functions: Any) -> Callable[[Rule], Rule]:

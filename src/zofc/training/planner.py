@@ -115,8 +115,9 @@ def choose(
     """The pace with the most images times points, then the most images, that was measured within the budget: `need`
     measures a step on the whole batch, `few` on two of its images, `least` is the need of one image at a time."""
     alone = few(Pace(1))
-    per_image = max(few(Pace(2)) - alone, TRACE)
-    per_point = max(few(Pace(1, 2)) - alone, TRACE) if points > 1 else TRACE
+    # a guess beyond the budget would say no more than one of its size
+    per_image = min(max(few(Pace(2)) - alone, TRACE), budget)
+    per_point = min(max(few(Pace(1, 2)) - alone, TRACE), budget) if points > 1 else TRACE
 
     def growth(pace: tuple[int, int]) -> float:
         return (pace[0] - 1) * per_image + pace[0] * (pace[1] - 1) * per_point
