@@ -272,6 +272,8 @@ def test_settings_are_listed_with_values_default_and_meaning(zofc: Run, monkeypa
 def test_list_of_something_else_is_refused(zofc: Run) -> None:
     code, said = zofc("list", "recepes")
     assert code == 2 and "did you mean 'recipes'" in said
+    code, said = zofc("list", "nothing")
+    assert code == 2 and "known: backbones, datasets, methods, recipes, settings, studies" in said
 
 
 def test_version_and_help(zofc: Run) -> None:

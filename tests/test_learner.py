@@ -237,6 +237,20 @@ def test_a_run_without_a_checkpoint_or_with_other_weights_is_not_loaded(tiny_rec
         zofc.load(folder.path)
 
 
+def test_images_that_are_only_opened_are_learned_by_several_processes(tiny_recipe: Make, tmp_path: Path) -> None:
+    """Pillow reads an image when it is first used, from a file whose place in it forked processes would share."""
+    for number, pixels in enumerate(pictures(0, 6) + pictures(1, 6)):
+        Image.fromarray(np.tile(pixels, (8, 8, 1))).save(tmp_path / f"{number:02d}.png")
+    opened = [Image.open(path) for path in sorted(tmp_path.glob("*.png"))]
+    learner = zofc.Learner(tiny_recipe("simplecil/base", "training.workers=2", "training.eval_batch_size=1"))
+    learner.learn({"red": opened[:6], "green": opened[6:]})
+    assert learner.classes == ("red", "green")
+    whole = (tmp_path / "00.png").read_bytes()
+    (tmp_path / "half.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(zofc.ZofcError, match="image 0 cannot be read"):
+        learner.predict([Image.open(tmp_path / "half.png")])
+
+
 def test_the_package_offers_its_public_names() -> None:
     assert all(getattr(zofc, name) is not None for name in zofc.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -320,8 +321,12 @@ def test_unknown_names_are_answered_with_the_nearest(tiny_weights: Path) -> None
 
 
 def test_without_a_network_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(*args: object, **kwargs: object) -> None:
-        raise OSError("connection refused")
+    make = timm.create_model
+
+    def offline(name: str, pretrained: bool, **more: Any) -> Any:
+        if pretrained:
+            raise OSError("connection refused")
+        return make(name, pretrained=False, **more)
 
     monkeypatch.setattr(timm, "create_model", offline)
     with pytest.raises(WeightsError, match=r"could not be fetched.*local \.safetensors.*backbone\.pretrained=false"):
@@ -334,6 +339,14 @@ def test_random_backbones_are_the_same_for_the_same_seed_and_leave_torch_alone()
     a, b, c = (load_backbone(recipe, seed).vit.blocks[0].attn.qkv.weight for seed in (1, 1, 2))
     assert torch.equal(a, b) and not torch.equal(a, c)
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_what_cannot_be_used_is_refused_before_its_weights_are_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = timm.create_model
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained, **more: make(name, pretrained=False, **more)
+                        if not pretrained else pytest.fail("fetched"))  # fmt: skip
+    with pytest.raises(WeightsError, match=r"backbone\.name: 'resnet18' cannot be used: ResNet is not a timm"):
+        load_backbone(BackboneRecipe(name="resnet18"))
 
 
 def test_a_model_with_other_blocks_is_refused() -> None:

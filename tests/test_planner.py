@@ -303,12 +303,13 @@ def test_too_small_a_budget_is_refused_with_the_least_and_what_would_fit(
     with pytest.raises(RecipeError) as refused:
         plan_memory(model, placement, batch(), LABELS)
     said = str(refused.value)
-    assert said.startswith(f"training.memory: {share * least / 1e6:.2f} MB are not enough: the weights")
+    asked = f"{share * least / 1e6:.2f} MB" if share * least >= 1e5 else f"{share * least / 1e3:.3g} kB"
+    assert said.startswith(f"training.memory: {asked} are not enough for this task: the weights")
     assert f"need {least / 1e6:.2f} MB" in said and all(word in said for word in words)
     folder = start_run(allowed(recipe, share * least), tmp_path)
     with pytest.raises(RecipeError, match="are not enough"):
         train(folder)
-    assert not (folder.path / "checkpoint").exists(), "no step was taken"
+    assert not folder.path.exists(), "no step was taken"
 
 
 def test_the_precision_that_would_fit_does(tiny_recipe: Make) -> None:
@@ -427,3 +428,19 @@ def test_where_not_even_two_points_fit_more_images_may() -> None:
         return math.inf if pace.chunk > 1 else 10.0 * (pace.micro_batch or 16)
 
     assert choose(need, need, least=10.0, whole=16, points=4, budget=100) == (Pace(8, 1), 80.0)
+
+
+def test_planning_is_no_training(tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 1e-3
+        return now[0]
+
+    def plan(*anything: Any) -> None:
+        now[0] += 1000
+
+    monkeypatch.setattr("time.perf_counter", clock)
+    monkeypatch.setattr(TaskTraining, "_plan", plan)
+    metrics = train(start_run(tiny_recipe("zofc/base", "training.memory=1GB"), tmp_path))
+    assert now[0] > 3000 and metrics["seconds"]["train"] < 100

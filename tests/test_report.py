@@ -724,3 +724,24 @@ def test_means_over_seeds_stand_beside_the_papers_numbers(tmp_path: Path) -> Non
     rows = {row[0]: row[1] for row in tables.compare(over_seeds(read_runs([tmp_path]))).rows}
     printed = float(rows["paper's last²"])
     assert rows["ours − paper's last²"] == tables.signed(83.25 - printed)
+
+
+def test_a_damaged_run_is_left_out_with_a_warning_unless_it_was_asked_for(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_run(tmp_path / name, triangle(3), title=name)
+    (tmp_path / "b" / "metrics.json").write_text("{")
+    said: list[str] = []
+    assert [record.title for record in read_runs([tmp_path], said.append)] == ["a"]
+    (text,) = said
+    assert text.startswith(f"left out: {tmp_path / 'b'}") and "metrics.json" in text
+    for paths in ([tmp_path / "b"], [tmp_path / "a", tmp_path / "b"]):
+        with pytest.raises(RunError, match=r"metrics\.json"):
+            read_runs(paths, said.append)
+    with pytest.raises(RunError, match=r"metrics\.json"):
+        read_runs([tmp_path])
+
+
+def test_a_run_that_learned_more_later_is_told_by_that_too(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", triangle(3), data={**SHARED["data"], "then": ("folder:new",)})
+    (record,) = read_runs([tmp_path])
+    assert record.split.endswith(" + folder:new")

@@ -201,6 +201,16 @@ def test_small_rates_are_those_that_were_best_on_other_images() -> None:
     assert cell.recipe.optimize["peft"].lr == pytest.approx(SMALL_RATES["l2p-zo"][1] * own.lr)
 
 
+def test_a_finished_run_that_was_damaged_is_named_with_what_to_do(tmp_path: Path, tiny_weights: Path) -> None:
+    chosen = plan(tmp_path, tiny_weights, "placement-ablation")
+    reproduce.run(chosen, tmp_path / "out", 1, lambda text: None)
+    (matrix,) = chosen.runs.glob("swapped-*/matrix.json")
+    matrix.write_text("{}")
+    grid = reproduce.run(chosen, tmp_path / "out", 1, lambda text: None)["placement-ablation"]
+    (warning,) = grid.warnings
+    assert f"{matrix.parent}: matrix.json is no accuracy matrix" in warning and "remove the folder" in warning
+
+
 def test_a_faster_scale_says_so_and_takes_no_differences() -> None:
     scale = get_scale("small").faster()
     assert "bf16" in scale.says and scale.says != get_scale("small").says

@@ -336,9 +336,11 @@ def test_a_corrupt_checkpoint_is_named(tiny_recipe: Make, tmp_path: Path) -> Non
         "{",
         json.dumps({**content, "tensors": "absent.safetensors"}),
         json.dumps({**content, "surprise": 1}),
+        "null",
+        "{}",
     ):
         state.write_text(broken)
-        with pytest.raises(RunError, match="checkpoint"):
+        with pytest.raises(RunError, match=r"checkpoint cannot be read: .*zofc run --again"):
             load_checkpoint(folder.path)
     state.write_text(json.dumps({**content, "version": 99}))
     with pytest.raises(RunError, match="another version"):

@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zofc.errors import ZofcError
     from zofc.learner import Evaluation, Learner, Prediction, load
     from zofc.recipe import Recipe, load_recipe
 
 __version__ = "0.1.0"
-__all__ = ["Evaluation", "Learner", "Prediction", "Recipe", "__version__", "load", "load_recipe"]
+__all__ = ["Evaluation", "Learner", "Prediction", "Recipe", "ZofcError", "__version__", "load", "load_recipe"]
 
 _HOMES = {
     "Evaluation": "zofc.learner",
     "Learner": "zofc.learner",
     "Prediction": "zofc.learner",
     "load": "zofc.learner",
+    "ZofcError": "zofc.errors",
     "Recipe": "zofc.recipe",
     "load_recipe": "zofc.recipe",
 }

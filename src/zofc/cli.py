@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import os
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -116,6 +118,10 @@ def _is_override(word: str) -> bool:
 def _say(text: str) -> None:
     """As it is, on one line: there may be a path in it to be copied."""
     out.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _warn(text: str) -> None:
+    err.print(f"Warning: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
 def _finish(paths: list[Path], page: Path) -> None:
@@ -234,9 +240,11 @@ def show(path: RunPath) -> None:
     from zofc.report import compare, read_runs, show
 
     (record,) = read_runs([path])[:1]
-    out.print(show(record))
+    matrix = show(record)
+    out.print(matrix)
     if not record.saved:
-        out.print(compare([record]))
+        side = compare([record])
+        out.print(replace(side, warnings=tuple(text for text in side.warnings if text not in matrix.warnings)))
 
 
 @app.command()
@@ -248,13 +256,15 @@ def compare(
         str | None, typer.Option(metavar="seed", help="Runs that differ in the seed alone as one: mean ± deviation.")
     ] = None,
 ) -> None:
-    """Runs side by side, or one below another if there are many, with the paper's numbers where a recipe reproduces
-    them."""
+    """Runs side by side, or one below another if there are many, beside the paper's numbers.
+
+    A run below a folder that cannot be read is left out with a warning.
+    """
     from zofc.report import compare, differences, over_seeds, read_runs
 
     if over not in (None, "seed"):
         raise typer.BadParameter(f"--over: runs are put together over their seed, got '{over}'")
-    records = read_runs(paths)
+    records = read_runs(paths, _warn)
     if over is not None:
         found, records = len(records), over_seeds(records)
         if len(records) == found:
@@ -276,7 +286,7 @@ def report(
     """Write one self-contained HTML page about runs."""
     from zofc.report import read_runs, write_report
 
-    write_report(read_runs(paths), output)
+    write_report(read_runs(paths, _warn), output)
     out.print(f"report: {output}", highlight=False, soft_wrap=True)
 
 
@@ -351,8 +361,10 @@ def evaluate(
         bool, typer.Option("--learned-only", help="Leave out classes that were never learned.")
     ] = False,
 ) -> None:
-    """Accuracy per class of a run on other images, and the classes that it confuses most; --output has the whole
-    confusion matrix."""
+    """Accuracy per class of a run on other images, and the classes that it confuses most.
+
+    --output has the whole confusion matrix.
+    """
     from zofc.learner import load
 
     _ready(output)
@@ -588,8 +600,10 @@ def cost(
     steps: Annotated[int, typer.Option(min=1, help="How many steps to time, after a warm-up.")] = 5,
     output: Annotated[Path | None, typer.Option("--json", help="Also write the result as JSON.")] = None,
 ) -> None:
-    """Measure memory, seconds and multiply–adds of a recipe on its model and one of its batches, beside the paper's
-    formulas."""
+    """Measure memory, seconds and operations of a recipe's steps, beside the paper's formulas.
+
+    On its model and one of its batches; operations are multiply–adds.
+    """
     from zofc.analysis.cost import cost
 
     recipe = _one_recipe(words)
@@ -681,10 +695,12 @@ def reproduce(
     output: Annotated[Path, typer.Option(help="tables and figures go below it, to SCALE/STUDY")] = Path("studies"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show the plan and how long it will take")] = False,
 ) -> None:
-    """Run tables or figures of the paper: their runs and measurements, each once however many share it, then the
-    tables, ours beside the paper's. What is finished is not done again, so it can be stopped and started at any moment.
-    Times are measured with nothing beside them, however many workers there are. Ends with status 1 if a run failed,
-    which stops no other."""
+    """Run tables or figures of the paper: their runs and measurements, then the tables, ours beside the paper's.
+
+    Each run is made once, however many tables share it. What is finished is not done again, so it can be stopped and
+    started at any moment. Times are measured with nothing beside them, however many workers there are. Ends with status
+    1 if a run failed, which stops no other.
+    """
     from zofc.studies import reproduce as studies
     from zofc.studies.catalogue import STUDIES, get_study
     from zofc.studies.pool import STOPPED
@@ -762,6 +778,11 @@ def _version(
 
         typer.echo(zofc.__version__)
         raise typer.Exit
+
+
+for _command in app.registered_commands:  # paragraphs as long as the terminal is wide, not as the source is
+    _paragraphs = inspect.cleandoc((_command.callback and _command.callback.__doc__) or "").split("\n\n")
+    _command.help = "\n\n".join(" ".join(text.split()) for text in _paragraphs)
 
 
 def main() -> None:

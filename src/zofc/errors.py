@@ -48,7 +48,7 @@ class Interrupted(ZofcError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the closest known name, or the list of them when none is close."""
     names = sorted(str(k) for k in known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
         return f"; did you mean '{close[0]}'?"
     more = f" and {len(names) - 10} more" if len(names) > 10 else ""

@@ -10,6 +10,7 @@ learner.save("my_model"); learner = zofc.load("my_model")
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -66,6 +67,13 @@ class GivenImages:
     items: Sequence[AnyImage]
     array: None = None
 
+    def __post_init__(self) -> None:
+        """What Image.open has not read yet is read here: processes that load images would share the open file."""
+        for item in self.items:
+            if isinstance(item, Image.Image):
+                with suppress(OSError):  # said when it is wanted
+                    item.load()
+
     def __len__(self) -> int:
         return len(self.items)
 
@@ -83,6 +91,8 @@ class GivenImages:
             raise DataError(
                 f"image {index} is neither a PIL image, an (h, w) or (h, w, 3) array nor a path: {error}"
             ) from error
+        except OSError as error:
+            raise DataError(f"image {index} cannot be read: {error}") from error
 
     def take(self, indices: NDArray[np.int64]) -> GivenImages:
         return GivenImages([self.items[int(i)] for i in indices])

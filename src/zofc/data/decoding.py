@@ -119,7 +119,7 @@ def _sound(
     broken = [i for i, fault in enumerate(faults) if fault is not None]
     names = ", ".join(images.name(i) for i in broken[:5]) + (", …" if len(broken) > 5 else "")
     if broken and not skip_broken:
-        others = "" if len(broken) == 1 else f" Broken in all: {len(broken)} ({names})."
+        others = "" if len(broken) == 1 else f" Broken of these {len(faults)} images: {len(broken)} ({names})."
         raise BrokenImages(f"{faults[broken[0]]}{others}")
     if broken:
         notice(f"left out {len(broken)} image(s) that cannot be decoded: {names}")

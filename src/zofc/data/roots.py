@@ -44,6 +44,5 @@ def find_path(kind: str, argument: str, options: SourceOptions) -> Path:
         if place.exists():
             return place
     unset = "" if len(places) > 1 else "; $ZOFC_DATA, below which it may lie, is not set"
-    raise DataError(
-        f"data.source: {kind}:{argument} does not exist: looked for {' and '.join(map(str, places))}{unset}"
-    )
+    looked = " and ".join(str(place.absolute()) for place in places)
+    raise DataError(f"data.source: {kind}:{argument} does not exist: looked for {looked}{unset}")

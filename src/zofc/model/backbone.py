@@ -16,7 +16,7 @@ import timm
 import torch
 from safetensors import SafetensorError, safe_open
 from timm.models.vision_transformer import VisionTransformer
-from torch import Tensor
+from torch import Tensor, nn
 
 from zofc import seeds
 from zofc.errors import RecipeError, WeightsError, nearest
@@ -136,6 +136,8 @@ def _from_timm(recipe: BackboneRecipe, seed: int) -> Backbone:
     if not timm.is_model(recipe.name):
         known = timm.list_models("vit_*") + timm.list_models("deit_*") + [EMBEDDED]
         raise RecipeError(f"backbone.name: no timm model '{recipe.name}'{nearest(recipe.name, known)}")
+    with torch.device("meta"):  # what cannot be used is not fetched
+        _known(timm.create_model(recipe.name, pretrained=False, num_classes=0), recipe.name)
     with _named_init(seed):
         try:
             vit = timm.create_model(recipe.name, pretrained=recipe.pretrained, num_classes=0)
@@ -147,7 +149,14 @@ def _from_timm(recipe: BackboneRecipe, seed: int) -> Backbone:
             ) from error
     config = vit.pretrained_cfg
     checksum = None if recipe.pretrained else f"random weights, seed {seed}"
-    return Backbone(walking.check_known(vit), recipe.name, checksum, tuple(config["mean"]), tuple(config["std"]))
+    return Backbone(_known(vit, recipe.name), recipe.name, checksum, tuple(config["mean"]), tuple(config["std"]))
+
+
+def _known(vit: nn.Module, name: str) -> VisionTransformer:
+    try:
+        return walking.check_known(vit)
+    except WeightsError as error:
+        raise WeightsError(f"backbone.name: '{name}' cannot be used: {error}") from error
 
 
 def _find(path: Path) -> Path:

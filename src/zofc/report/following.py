@@ -21,6 +21,7 @@ from zofc.report.runs import RECIPE, find_runs, is_saved
 Event = Mapping[str, Any]
 EVENTS = "events.jsonl"
 PATIENCE = 60.0  # seconds without an event after which we ask whether anybody is still at it
+GIVEN_UP = 300.0, 3  # after so many, and so many times its longest silence, a run that nobody here is at
 GRACE = 2.0  # seconds that a process which has let go of a run may take to end it properly
 
 
@@ -51,6 +52,8 @@ class RunView:
     notice: str = ""
     last: Event = field(default_factory=dict)
     unread: int = 0  # lines that made no sense
+    longest: float = 0.0  # seconds between two events of one process
+    attended: bool = True  # False if no process of this machine is at it; there may be one elsewhere
 
     def feed(self, event: Event) -> None:
         """Take up one event; what another version may write differently is counted and left out."""
@@ -88,6 +91,7 @@ class RunView:
                 self.status = "interrupted" if kind == "interrupted" else "finished"
         self.last = event
         if self.sessions:
+            self.longest = max(self.longest, now - self.sessions[-1][1])
             self.sessions[-1][1] = max(self.sessions[-1][1], now)
 
     def _rewind(self, position: Event) -> None:
@@ -135,7 +139,7 @@ class RunView:
     def guessed_step(self, now: float) -> int:
         """Steps of the task by the clock: never past the epoch, whose end would be known."""
         pace = self.step_seconds
-        if self.status != "training" or not pace or not self.per_epoch:
+        if self.status != "training" or not self.attended or not pace or not self.per_epoch:
             return self.step
         ahead = min(int(max(now - self.step_time, 0) / pace), self.per_epoch - self.step % self.per_epoch - 1)
         return min(self.step + max(ahead, 0), self.steps)
@@ -143,7 +147,7 @@ class RunView:
     def elapsed(self, now: float) -> float:
         """Seconds that processes have been at it; what lies between an interruption and its continuation is not."""
         ends = [end for _, end in self.sessions]
-        if ends and not self.over:
+        if ends and self.attended and not self.over:
             ends[-1] = max(ends[-1], now)
         return sum(end - start for (start, _), end in zip(self.sessions, ends, strict=True))
 
@@ -151,7 +155,7 @@ class RunView:
         """Seconds to go, if what is to come is like what has been: a task like the last one trained, an evaluation as
         long as it has groups."""
         pace, done = self.step_seconds, max(self.trained, default=None)
-        if self.over or (pace is None and done is None):
+        if self.over or not self.attended or (pace is None and done is None):
             return None
         task = float(self.trained[done]["seconds"]) if done is not None else (pace or 0) * self.steps
         shown = self.rows[max(self.rows)] if self.rows else None
@@ -189,6 +193,7 @@ class Follower:
         self.offset = 0  # behind the last whole line
         self.let_go: float | None = None  # when its lock was first seen free after it had been held
         self.was_held = False
+        self.heard = False  # it has gone on while we looked
 
     def read(self) -> list[Event]:
         """The events since the last time; a line that is still being written waits for the next."""
@@ -203,6 +208,7 @@ class Follower:
         except OSError as error:
             raise RunError(f"{self.folder}: cannot read {EVENTS}: {error.strerror}") from error
         whole = content[: content.rfind(b"\n") + 1]
+        self.heard = self.heard or bool(self.offset and whole)
         self.offset += len(whole)
         found: list[Event] = []
         for line in whole.splitlines():
@@ -218,22 +224,29 @@ class Follower:
         return found
 
     def look(self, now: float) -> None:
-        """Notice that the process which held the run is gone without having said so."""
+        """Notice that the process which held the run is gone without having said so, or that nobody has been at it for
+        long."""
         if self.view.over or not self.view.header:
             return
         held = is_held(self.folder)
         self.was_held = self.was_held or held is True
+        self.view.attended = held is not False or (self.heard and self._silence(now) < PATIENCE)
         if held is not False:
             self.let_go = None
         elif self.was_held:
             self.let_go = self.let_go if self.let_go is not None else now
             if now - self.let_go >= GRACE:
                 self.view.status = "stopped"
+        elif self._silence(now) > max(GIVEN_UP[0], GIVEN_UP[1] * self.view.longest):
+            self.view.status = "stopped"
+
+    def _silence(self, now: float) -> float:
+        return now - self.view.sessions[-1][1] if self.view.sessions else 0.0
 
     def doubt(self, now: float) -> str:
         """What to think of a run that has been silent for long."""
         view = self.view
-        silence = now - view.sessions[-1][1] if view.sessions else 0.0
+        silence = self._silence(now)
         if view.over or silence < PATIENCE or self.was_held or is_held(self.folder) is not False:
             return ""
         again = f"zofc run --resume {shlex.quote(str(self.folder))}"

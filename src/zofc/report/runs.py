@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -88,9 +88,8 @@ class RunRecord:
         if self.saved:
             return "given from Python"
         source, by, increment = (self.setting(f"data.{key}") for key in ("source", "by", "increment"))
-        if by in ("domain", "domain-class"):
-            return f"{source} by {by}"
-        return f"{source}-inc{increment}" if increment else str(source)
+        of_task = f" by {by}" if by in ("domain", "domain-class") else f"-inc{increment}" if increment else ""
+        return " + ".join([f"{source}{of_task}", *(self.setting("data.then") or ())])  # with what was learned later
 
     @property
     def moved(self) -> dict[str, str]:
@@ -281,9 +280,23 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
     return list(found.values())
 
 
-def read_runs(paths: Iterable[str | Path]) -> list[RunRecord]:
-    """Every run at or below the given paths."""
-    return [RunRecord.read(folder) for folder in find_runs(paths)]
+def read_runs(paths: Iterable[str | Path], damaged: Callable[[str], None] | None = None) -> list[RunRecord]:
+    """Every run at or below the given paths. One that cannot be read is an error, or, if it was not asked for by name
+    and there are others, told to `damaged` and left out."""
+    found, asked, faults = [], list(map(Path, paths)), []
+    for folder in find_runs(asked):
+        try:
+            found.append(RunRecord.read(folder))
+        except RunError as error:
+            if damaged is None or folder in asked:
+                raise
+            faults.append(error)
+    if faults and not found:
+        raise faults[0]
+    for fault in faults:
+        assert damaged is not None
+        damaged(f"left out: {fault}")
+    return found
 
 
 def _walk(path: Path) -> Iterable[tuple[str, list[str], list[str]]]:

@@ -315,7 +315,10 @@ def _cautions(records: Sequence[RunRecord]) -> tuple[str, ...]:
             found.append(f"{label} is {record.status}." + " Its numbers cover those." * bool(record.tasks_done))
         if record.matrix and record.matrix.unmeasured:
             tasks = ", ".join(str(group + 1) for group in record.matrix.unmeasured)
-            found.append(f"{label} has no final accuracy for the classes of task {tasks}; the means leave them out.")
+            several = "s" * (len(record.matrix.unmeasured) > 1)
+            found.append(
+                f"{label} has no final accuracy for the classes of task{several} {tasks}; the means leave them out."
+            )
     return tuple(found)
 
 

@@ -32,6 +32,8 @@ def shown(follower: Follower, width: int, height: int, now: float) -> Renderable
     title = Text.assemble((str(head.get("name", view.folder.name)), "bold"), f": {head.get('method', '?')}")
     title.append(f" on {head.get('device', '?')}, {head.get('classes', '?')} classes in {view.tasks} tasks; ")
     title.append(view.status, {"finished": "green", "interrupted": "yellow", "stopped": "red"}.get(view.status, "cyan"))
+    if not view.attended and not view.over:
+        title.append(", but no process of this machine is at it", "yellow")
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(width=LABEL, style="dim", no_wrap=True)
     table.add_column(width=room, overflow="fold")
@@ -97,7 +99,7 @@ def _rest(view: RunView, now: float) -> list[Line]:
     ahead = "" if left is None else f", about {duration(left)} left"
     lines: list[Line] = [("time", f"{duration(view.elapsed(now))}{ahead}")]
     if view.peak_memory:
-        lines.append(("memory", f"{view.peak_memory / 1e6:,.1f} MB at most, in a step"))
+        lines.append(("memory", f"{view.peak_memory / 2**20:,.1f} MiB at most, in a step"))
     if view.notice:
         lines.append(("note", Text(view.notice)))
     if view.unread:
@@ -148,7 +150,7 @@ def told(event: Event, view: RunView) -> str | None:
                     f"accuracy {event['accuracy']:.1f} %, {rate:.3g} steps/s"
                 )
             case "task_trained":
-                memory = f", {event['peak_memory'] / 1e6:,.1f} MB at most" if event["peak_memory"] else ""
+                memory = f", {event['peak_memory'] / 2**20:,.1f} MiB at most" if event["peak_memory"] else ""
                 return (
                     f"task {event['task'] + 1} trained: {event['steps']} steps in {duration(event['seconds'])}{memory}"
                 )

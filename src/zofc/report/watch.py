@@ -39,6 +39,7 @@ def watch(
             raise RunError(f"{path}: no run folder there, nor below it")
         follower = Follower(folder)
         follower.read()
+        follower.look(clock())
         _show(follower, console, clock())
         return True
     try:
@@ -82,6 +83,7 @@ def _follow_plainly(
             _say(console, f"waiting for a run at {path}")
             waited = True
         if follower is not None and begun and not met and not waited:  # where it stands, instead of all that was before
+            follower.look(clock())
             _show(follower, console, clock())
             if follower.view.over:
                 return follower.view.status == "finished"

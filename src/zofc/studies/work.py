@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol
 from zofc.analysis.cost import cost
 from zofc.analysis.old_tasks import KeptRun
 from zofc.analysis.run_flatness import Settings, measure
+from zofc.errors import RunError
 from zofc.metrics import AccuracyMatrix, all_classes_over_time
 from zofc.recipe import Group, Recipe
 from zofc.training.checkpoint import kept_tasks
@@ -85,7 +86,7 @@ class TrainRun:
             train(start_run(recipe, _place(recipe, runs)))
         folder = RunFolder.existing(runs / self.name(recipe, runs))
         metrics, made_with = folder.read_json("metrics.json"), folder.read_json("environment.json")
-        matrix = AccuracyMatrix.from_json(folder.read_json("matrix.json"))
+        matrix = _matrix(folder)
         return {
             **{key: metrics[key] for key in KEPT},
             "over_time": list(all_classes_over_time(matrix)),
@@ -137,6 +138,15 @@ def _evaluations(plan: Group) -> int:
 
 
 # -- measuring -------------------------------------------------------------------------------------------------------
+
+
+def _matrix(folder: RunFolder) -> AccuracyMatrix:
+    try:
+        return AccuracyMatrix.from_json(folder.read_json("matrix.json"))
+    except ValueError as error:
+        raise RunError(
+            f"{folder.path}: matrix.json is no accuracy matrix ({error}); remove the folder, and the run is made again"
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,8 @@ def load_checkpoint(run: Path) -> Checkpoint | None:
         return None
     try:
         state = json.loads(path.read_text())
+        if not isinstance(state, dict):
+            raise ValueError("state.json holds no object")
         if state.pop("version") != VERSION:
             raise RunError(f"{path} was written by another version of zofc and cannot be continued with this one")
         file, scalars = state.pop("tensors"), state.pop("scalars")
@@ -85,7 +87,8 @@ def load_checkpoint(run: Path) -> Checkpoint | None:
         with safe_open(path.with_name(Path(file).name), framework="pt") as tensors:
             found = {key: tensors.get_tensor(key) for key in tensors.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise RunError(f"{path.parent} cannot be read: {error}") from error
+        what = f"state.json has no {error}" if isinstance(error, KeyError) else str(error)
+        raise RunError(f"{path.parent} cannot be read: {what}. To start the run anew: zofc run --again") from error
     method = {key.removeprefix("method|"): value for key, value in found.items() if key.startswith("method|")}
     return progress, method, _unflatten({**found, **scalars})
 

@@ -160,7 +160,7 @@ def _refusal(model: Continual, placement: Placement, name: str, budget: int, lea
         said = f"the device runs out of memory before {_mb(budget)}, with one image at a time."
     else:
         step = "and a step with one image at a time" if name else "alone"
-        said = f"{_mb(budget)} are not enough: the weights ({_mb(weights)}) {step} need {_mb(least)}."
+        said = f"{_mb(budget)} are not enough for this task: the weights ({_mb(weights)}) {step} need {_mb(least)}."
         if settings.precision in ("fp32", "tf32"):
             half = least - weights / 2  # the step of one image is mostly the batch and its features, which stay
             fits = "would fit" if half <= budget else "would not fit either"
@@ -173,4 +173,6 @@ def _refusal(model: Continual, placement: Placement, name: str, budget: int, lea
 
 
 def _mb(size: float) -> str:
+    if size < 1e5:
+        return f"{size / 1e3:.3g} kB"
     return f"{size / 1e6:.{0 if size >= 1e8 else 1 if size >= 1e7 else 2}f} MB"

@@ -39,9 +39,10 @@ class Display:
             case "run_started" | "run_resumed":
                 verb = "running" if event["event"] == "run_started" else "continuing"
                 groups = " and ".join(event["groups"])
+                tasks = f"{event['tasks']} task{'s' * (event['tasks'] != 1)}"
                 self._say(
                     f"[bold]{escape(event['name'])}[/]: {verb} {event['method']} on {event['device']}, "
-                    f"{event['classes']} classes in {event['tasks']} tasks; {event['parameters']:,} parameters "
+                    f"{event['classes']} classes in {tasks}; {event['parameters']:,} parameters "
                     f"frozen, {f'{groups} trained' if groups else 'nothing trained'}"
                 )
             case "task_started":

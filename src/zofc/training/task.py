@@ -99,8 +99,9 @@ class TaskTraining:
             for images, labels in self.batches(self.epoch, self.step):
                 number = self.steps_done
                 if to_plan:
+                    begun = time.perf_counter()
                     self._plan(images, labels)
-                    to_plan = False
+                    to_plan, clock = False, clock + time.perf_counter() - begun  # which is no training
                 if phase != moving:
                     phase = moving
                     self.placement.recorder.forget()  # of steps that will not be taken again
@@ -177,10 +178,10 @@ class TaskTraining:
             return
         rates = ", ".join(f"{name} {rate:g}" for name, rate in self.placement.learning_rates(self.epoch).items())
         half = self.model.recipe.training.precision == "fp16"
-        last = f"{self.meter.mean_loss:.4f}" if self.meter.images else "none in this epoch"
+        before = f"mean loss of the epoch until then: {self.meter.mean_loss:.4f}; " if self.meter.images else ""
         raise DivergedError(
             f"the loss became {report.loss} at task {self.index + 1}, epoch {self.epoch + 1}, step {number + 1} "
-            f"(mean loss of the epoch until then: {last}; learning rates: {rates}). Try a smaller learning rate, "
+            f"({before}learning rates: {rates}). Try a smaller learning rate, "
             "a clip (optimize.<group>.clip=1.0), or views.normalize=backbone; check the images for broken values."
             + " In fp16 a gradient may have grown too large: training.precision=bf16."
             * half

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from zofc.data.loading import Loader
 from zofc.data.source import ImageSet
-from zofc.errors import Interrupted, RunError, ZofcError
+from zofc.errors import Interrupted, RecipeError, RunError, ZofcError
 from zofc.metrics import AccuracyMatrix, summary
 from zofc.training import checkpoint
 from zofc.training.checkpoint import Progress
@@ -48,8 +48,8 @@ class Trainer:
                 return self._run(asked)
             except KeyboardInterrupt:
                 raise Interrupted(f"stopped at once; {self._how_to_continue}") from None
-            except ZofcError:
-                if not self.began:
+            except ZofcError as error:
+                if not self.began or isinstance(error, RecipeError):  # the first task's plan may be refused
                     self.folder.discard_if_empty()
                 raise
             finally:
