@@ -444,3 +444,18 @@ def test_planning_is_no_training(tiny_recipe: Make, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(TaskTraining, "_plan", plan)
     metrics = train(start_run(tiny_recipe("zofc/base", "training.memory=1GB"), tmp_path))
     assert now[0] > 3000 and metrics["seconds"]["train"] < 100
+
+
+def test_a_task_that_needs_more_than_those_before_it_says_how_to_go_on(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan(task: TaskTraining, *anything: Any) -> None:
+        if task.index == 1:
+            raise RecipeError("training.memory: 1 MB are not enough for this task.")
+
+    with monkeypatch.context() as context:
+        context.setattr(TaskTraining, "_plan", plan)
+        folder = start_run(tiny_recipe("zofc/base", "training.memory=1GB"), tmp_path)
+        with pytest.raises(RecipeError, match=r"The tasks before it are saved; continue with: zofc run --resume"):
+            train(folder)
+    assert train(folder)["finished"]

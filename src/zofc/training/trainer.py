@@ -49,7 +49,11 @@ class Trainer:
             except KeyboardInterrupt:
                 raise Interrupted(f"stopped at once; {self._how_to_continue}") from None
             except ZofcError as error:
-                if not self.began or isinstance(error, RecipeError):  # the first task's plan may be refused
+                planning = self.began and isinstance(error, RecipeError)  # which each task does for itself
+                if planning and self.progress.done:
+                    how = f"{self._how_to_continue} training.memory=MORE"
+                    raise RecipeError(f"{error} The tasks before it are saved; {how}") from None
+                if planning or not self.began:
                     self.folder.discard_if_empty()
                 raise
             finally:
