@@ -83,6 +83,16 @@ def test_where_the_adapter_learns_the_findings_say_how_much(here: Path) -> None:
     assert "by first order it learns +10.00, forgets 0.00" in flat and "not even first order" not in flat
 
 
+def test_lines_whose_training_did_harm_are_named(here: Path) -> None:
+    assert "Training that did harm" not in written(here)
+    rows = everything(["cifar100-inc5"])["main-table"]
+    for row in rows:
+        row["all_classes"] -= 20 * (row["line"] == "EASE, ZO")
+    write(here / results_page.RESULTS, "main-table", rows, fast=True)
+    flat = " ".join(written(here).split())
+    assert "in points: EASE, ZO beside SimpleCIL on cifar100-inc5 (−20.00). Their learning rates" in flat
+
+
 def test_every_claim_is_in_a_table_with_its_verdict_and_the_rule_is_there(here: Path) -> None:
     text = written(here)
     flat = " ".join(text.split())

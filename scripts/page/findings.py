@@ -10,7 +10,19 @@ from claims import CLAIMS, Claim
 from claims.comparisons import Comparison, Evidence, Question, Runs, less, more, number, pair
 from claims.flatness import FLAT_FO, FLAT_ZOFC
 from claims.hybrid import behind_best, behind_twin
-from claims.lines import ADAPTER, ADAPTER_LEARNS, CLASSIFIER, METHODS, RIDGE, SIMPLE, TABLES, ZOFC, first
+from claims.lines import (
+    ADAPTER,
+    ADAPTER_LEARNS,
+    CLASSIFIER,
+    MEANS,
+    METHODS,
+    RIDGE,
+    SIMPLE,
+    TABLES,
+    ZOFC,
+    first,
+    zeroth,
+)
 from claims.measures import ACCURACY, FORGETTING, LEARNED, PHI_LAST
 from claims.verdicts import (
     HOLDS,
@@ -46,7 +58,7 @@ SINGLE = {MIXED: "is mixed", TOO_CLOSE: "is too close to tell", UNMEASURED: "was
 
 def findings(results: Sequence[Result], evidence: Evidence, verdicts: Verdicts) -> str:
     said = [_what_this_is(results), *_which_estimator(results), _tally(verdicts), *_adapter(evidence)]
-    said += _accuracy(evidence)
+    said += [*_accuracy(evidence), *_harmed(evidence)]
     return "\n\n".join(
         ["## Findings", bullets([*said, *_core(evidence, verdicts)]), *_by_group(verdicts), *_beside(evidence)]
     )
@@ -141,6 +153,32 @@ BESIDE: Mapping[str, Question] = {
     "SimpleCIL, which trains nothing,": pair(ZOFC, SIMPLE, ACCURACY, more),
     "ridge regression": pair(ZOFC, Runs(RIDGE, TABLES), ACCURACY, more),
 }
+
+
+CONTAINED = (  # a line, and what it would be if its module were left alone
+    (ADAPTER, CLASSIFIER),
+    (ZOFC, CLASSIFIER),
+    (zeroth("Adapter + Cls."), zeroth("Learnable Cls.")),
+    *((order(name), SIMPLE) for name in MEANS for order in (first, zeroth)),
+)
+
+
+def _harmed(evidence: Evidence) -> list[str]:
+    """Lines whose training did harm: of such, the learning rates are to be doubted first."""
+    found: dict[str, list[Comparison]] = {}
+    for one, contained in CONTAINED:
+        for beside in _counted(pair(one, contained, ACCURACY, more), evidence):
+            if beside.side < 0:
+                found.setdefault(f"{one.line} beside {contained.line}", []).append(beside)
+    if not found:
+        return []
+    told = [f"{lines} on {listed([one.setting for one in some])} ({_range([one.value for one in some])})"
+            for lines, some in found.items()]  # fmt: skip
+    return [
+        "**Training that did harm.** Less accurate than what they would be with their module left alone, in points: "
+        f"{'; '.join(told)}. Their learning rates suit these tasks badly, and what is said of them is said of these "
+        "rates."
+    ]
 
 
 def _distance(question: Question, evidence: Evidence) -> str:
