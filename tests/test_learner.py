@@ -208,6 +208,8 @@ def test_mistakes_are_told(learner: zofc.Learner, tmp_path: Path) -> None:
         learner.predict(pictures(0, 1))
     with pytest.raises(DataError, match="no images for any class"):
         learner.learn({})
+    with pytest.raises(DataError, match=r"^folder:none does not exist: looked for /.*none"):
+        learner.learn("folder:none")
     with pytest.raises(DataError, match="no images for empty"):
         learner.learn({"red": pictures(0), "empty": []})
     learner.learn({"red": pictures(0), "green": pictures(1)})

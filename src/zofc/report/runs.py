@@ -319,7 +319,8 @@ def _read_recipe(path: Path) -> Mapping[str, Any]:
     try:
         recipe = yaml.safe_load(_read_bytes(path) or b"")
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise RunError(f"{path.parent}: {path.name} is not valid YAML: {error}") from error
+        what = " ".join(str(error).split())
+        raise RunError(f"{path.parent}: {path.name} is not valid YAML: {what}") from error
     return _mapping(recipe, path)
 
 

@@ -68,7 +68,12 @@ def _check_epochs(recipe: Recipe) -> None:
 
 def open_data(recipe: Recipe, spec: str, notice: Callable[[str], None], test_fraction: float | None = None) -> Source:
     """A source under the recipe's settings: where each domain has its own classes, a source with domains has too."""
-    source = _open(recipe, spec, notice, test_fraction)
+    try:
+        source = _open(recipe, spec, notice, test_fraction)
+    except DataError as error:
+        if spec == recipe.data.source:
+            raise
+        raise type(error)(str(error).removeprefix("data.source: ")) from error  # it was given otherwise
     return source.paired() if recipe.data.by == "domain-class" and source.domain_names else source
 
 
