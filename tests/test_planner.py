@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from zofc.errors import RecipeError
+from zofc.errors import BudgetError, RecipeError
 from zofc.optim.placement import Placement
 from zofc.optim.survey import Pace
 from zofc.recipe import Recipe, size_in_bytes
@@ -451,7 +451,7 @@ def test_a_task_that_needs_more_than_those_before_it_says_how_to_go_on(
 ) -> None:
     def plan(task: TaskTraining, *anything: Any) -> None:
         if task.index == 1:
-            raise RecipeError("training.memory: 1 MB are not enough for this task.")
+            raise BudgetError("training.memory: 1 MB are not enough for this task.")
 
     with monkeypatch.context() as context:
         context.setattr(TaskTraining, "_plan", plan)

@@ -19,6 +19,10 @@ class RecipeError(ZofcError):
     """A recipe that cannot be run: unknown key, wrong type, impossible value."""
 
 
+class BudgetError(RecipeError):
+    """A memory budget that no plan of a step keeps to."""
+
+
 class DataError(ZofcError):
     """Images or labels that cannot be used."""
 

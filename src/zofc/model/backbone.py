@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -136,8 +136,9 @@ def _from_timm(recipe: BackboneRecipe, seed: int) -> Backbone:
     if not timm.is_model(recipe.name):
         known = timm.list_models("vit_*") + timm.list_models("deit_*") + [EMBEDDED]
         raise RecipeError(f"backbone.name: no timm model '{recipe.name}'{nearest(recipe.name, known)}")
-    with torch.device("meta"):  # what cannot be used is not fetched
-        _known(timm.create_model(recipe.name, pretrained=False, num_classes=0), recipe.name)
+    if recipe.pretrained:  # what cannot be used is not fetched
+        with torch.device("meta"), suppress(RuntimeError):  # a model that cannot be made there is looked at below
+            _known(timm.create_model(recipe.name, pretrained=False, num_classes=0), recipe.name)
     with _named_init(seed):
         try:
             vit = timm.create_model(recipe.name, pretrained=recipe.pretrained, num_classes=0)

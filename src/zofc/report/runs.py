@@ -291,11 +291,11 @@ def read_runs(paths: Iterable[str | Path], damaged: Callable[[str], None] | None
             if damaged is None or folder in asked:
                 raise
             faults.append(error)
-    if faults and not found:
+    if damaged is not None and found:
+        for fault in faults:
+            damaged(f"left out: {fault}")
+    elif faults:
         raise faults[0]
-    for fault in faults:
-        assert damaged is not None
-        damaged(f"left out: {fault}")
     return found
 
 

@@ -82,8 +82,9 @@ def _follow_plainly(
         if not begun and not waited:
             _say(console, f"waiting for a run at {path}")
             waited = True
-        if follower is not None and begun and not met and not waited:  # where it stands, instead of all that was before
+        if follower is not None and begun:
             follower.look(clock())
+        if follower is not None and begun and not met and not waited:  # where it stands, instead of all that was before
             _show(follower, console, clock())
             if follower.view.over:
                 return follower.view.status == "finished"
@@ -93,7 +94,6 @@ def _follow_plainly(
                     _say(console, text)
         if follower is not None and begun:
             met = True
-            follower.look(clock())
             if follower.view.over:
                 _say(console, follower.view.closing)
                 return follower.view.status == "finished"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from zofc.errors import RecipeError
+from zofc.errors import BudgetError
 from zofc.optim.estimators import get_estimator
 from zofc.optim.graphs import SETTLED
 from zofc.optim.placement import Placement
@@ -154,7 +154,7 @@ def _parts(whole: int) -> list[int]:
     return sorted({-(-whole // count) for count in range(1, whole + 1)})
 
 
-def _refusal(model: Continual, placement: Placement, name: str, budget: int, least: float) -> RecipeError:
+def _refusal(model: Continual, placement: Placement, name: str, budget: int, least: float) -> BudgetError:
     settings, weights = model.recipe.training, model.backbone.bytes
     if math.isinf(least):
         said = f"the device runs out of memory before {_mb(budget)}, with one image at a time."
@@ -169,7 +169,7 @@ def _refusal(model: Continual, placement: Placement, name: str, budget: int, lea
             said += "." if exact else " (and estimator=forward_gradient: finite differences want fp32)."
     if name == "first" and not settings.recompute:
         said += " training.recompute=true keeps fewer activations."
-    return RecipeError(f"training.memory: {said}")
+    return BudgetError(f"training.memory: {said}")
 
 
 def _mb(size: float) -> str:

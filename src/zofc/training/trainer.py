@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from zofc.data.loading import Loader
 from zofc.data.source import ImageSet
-from zofc.errors import Interrupted, RecipeError, RunError, ZofcError
+from zofc.errors import BudgetError, Interrupted, RunError, ZofcError
 from zofc.metrics import AccuracyMatrix, summary
 from zofc.training import checkpoint
 from zofc.training.checkpoint import Progress
@@ -48,12 +48,14 @@ class Trainer:
                 return self._run(asked)
             except KeyboardInterrupt:
                 raise Interrupted(f"stopped at once; {self._how_to_continue}") from None
-            except ZofcError as error:
-                planning = self.began and isinstance(error, RecipeError)  # which each task does for itself
-                if planning and self.progress.done:
-                    how = f"{self._how_to_continue} training.memory=MORE"
-                    raise RecipeError(f"{error} The tasks before it are saved; {how}") from None
-                if planning or not self.began:
+            except BudgetError as error:  # of any task: each is planned when it begins
+                if not self.progress.done:
+                    self.folder.discard_if_empty()
+                    raise
+                how = f"{self._how_to_continue} training.memory=MORE"
+                raise BudgetError(f"{error} The tasks before it are saved; {how}") from None
+            except ZofcError:
+                if not self.began:
                     self.folder.discard_if_empty()
                 raise
             finally:
