@@ -35,13 +35,14 @@ KINDS = {
     "zeroth order": {"peft": ZEROTH, "head": ZEROTH},
     "first order": {"peft": FIRST, "head": FIRST},
     "first order, dropout": {"peft": FIRST, "head": FIRST},
+    "first order, computed again": {"peft": FIRST, "head": FIRST},
     "swapped": {"peft": FIRST, "head": ZEROTH},
 }
 
 
 def train(path: str, kind: str, graphs: bool, stream: bool, dtype: torch.dtype) -> tuple[Tensor, list[float]]:
     """Twelve steps on batches of two sizes, over two epochs after which the first-order groups stop."""
-    backbone = load_backbone(BackboneRecipe(name=path), device="cuda", dtype=dtype)
+    backbone = load_backbone(BackboneRecipe(name=path), device="cuda", dtype=dtype, recompute="again" in kind)
     module = Peft(kind="adaptformer" if "dropout" in kind else "adapter", blocks="first 2", rank=4, dropout=0.5)
     method = get_method("adapter")(backbone, Recipe(seed=3, peft=module))
     method.extend(range(3))
@@ -60,7 +61,7 @@ def train(path: str, kind: str, graphs: bool, stream: bool, dtype: torch.dtype) 
         if any(mover.active(epoch) for mover in place.movers.values()):
             losses.append(place.step(images, labels, epoch, step).loss)
     if graphs:
-        assert any(recording is not None for recording in place.recorder.recordings.values())
+        assert place.recorder.recordings and None not in place.recorder.recordings.values()
     return torch.cat([value.flatten() for value in method.parameters()]).cpu(), losses
 
 
@@ -69,8 +70,6 @@ def train(path: str, kind: str, graphs: bool, stream: bool, dtype: torch.dtype) 
 @pytest.mark.parametrize("kind", KINDS)
 def test_replayed_steps_are_the_steps(tiny_weights: str, kind: str, stream: bool) -> None:
     """With two batch sizes, and groups that stop while others go on: the same parameters, the same losses."""
-    if stream and kind in ("first order", "first order, dropout", "swapped"):
-        pytest.skip("a backward pass over images on the host is not recorded")
     plain, plain_losses = train(str(tiny_weights), kind, False, stream, torch.float32)
     replayed, losses = train(str(tiny_weights), kind, True, stream, torch.float32)
     torch.testing.assert_close(replayed, plain, rtol=1e-5, atol=1e-6)

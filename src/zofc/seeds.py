@@ -51,14 +51,14 @@ class Noise:
     again the same again."""
 
     key: Tensor
-    first: int = 0  # which image of the batch is the first one here
+    first: Tensor | int = 0  # which image of the batch is the first one here
 
     def uniform(self, shape: torch.Size, layer: int, device: torch.device) -> Tensor:
         """In [0, 1), (images, ...)."""
         there = device if device.type == "cuda" else torch.device("cpu")  # others may not know whole numbers of 64 bits
         start = _mixed(self.key.to(there) + _signed(STEP * layer))
         each = math.prod(shape[1:])
-        places = torch.arange(self.first * each, (self.first + shape[0]) * each, device=there)
+        places = torch.as_tensor(self.first, device=there) * each + torch.arange(shape[0] * each, device=there)
         words = _mixed(start + STEP * places)
         return (_shifted(words, 40).to(torch.float32) * 2.0**-24).reshape(shape).to(device)
 

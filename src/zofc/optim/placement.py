@@ -145,7 +145,7 @@ class Placement:
             asked = None if query is None else replace(query, vectors=along)
             part = self.recorder if some.device.type != self.method.device.type else None  # a micro-batch at a time
             found = survey(self.method, some, asked, bool(waiting), self.paces[name], part)
-            return found, self._slopes(waiting, found.center, of) if waiting else None
+            return found, self._slopes(_leaves(waiting), found.center, of) if waiting else None
 
         def recorded() -> tuple[Survey, Slopes | None]:
             result: tuple[Survey, Slopes | None] = self.recorder(
@@ -187,44 +187,53 @@ class Placement:
         def work(some: Tensor, of: Tensor, key: Tensor) -> Slopes:
             return self._gradients(movers, some, of, key)
 
-        key = noise_key(*self.name, "noise", step).to(images.device)
+        key = noise_key(*self.name, "noise", step).to(self.method.device)
+        if images.device.type != self.method.device.type:  # a micro-batch at a time
+            return self._gradients(movers, images, labels, key, self.recorder)
         found: Slopes = self.recorder(("first", *movers, self.paces["first"]), work, images, labels, key)
         return found
 
-    def _gradients(self, movers: Mapping[str, Mover], images: Tensor, labels: Tensor, noise: Tensor) -> Slopes:
-        """Gradients, loss and hits of a batch, in micro-batches if so planned."""
-        leaves = _leaves(movers)
+    def _gradients(
+        self, movers: Mapping[str, Mover], images: Tensor, labels: Tensor, key: Tensor, record: Recorder | None = None
+    ) -> Slopes:
+        """Gradients, loss and hits of a batch, in micro-batches if so planned. What `record` returns for one it may
+        overwrite with the next."""
+
+        def work(some: Tensor, of: Tensor, key: Tensor, first: Tensor) -> Slopes:
+            return self._through(movers, some, of, Noise(key, first))
+
         total: dict[str, Tensor] = {}
         losses, hits = [], []
-        try:
-            for where, some in micro_batches(images, self.paces["first"].micro_batch, self.method.device):
-                self.method.noise = Noise(noise, where.start)
-                with torch.no_grad():
-                    prepared = self.method.prepare(some)
-                with torch.enable_grad():  # the graph spans only what these leaves touch
-                    features, scale = in_double(self.method.features(leaves, prepared)), _loss_scale(prepared)
-                    given = labels[where].to(_device(features))
-                    loss = self.method.loss(leaves, features, given) * (len(some) / len(images))
-                    gradients = differentiate(loss if scale is None else loss * scale, list(leaves.values()))
-                for name, g in zip(leaves, gradients, strict=True):
-                    if g is not None:
-                        g = g if scale is None else g / scale
-                        total[name] = total[name].add_(g) if name in total else g
-                losses.append(loss.detach())
-                with torch.no_grad():
-                    hits.append(self.method.hits(leaves, features, given))
-        finally:
-            self.method.noise = None
+        for where, some in micro_batches(images, self.paces["first"].micro_batch, self.method.device):
+            given = some, labels[where], key, torch.full_like(key, where.start)
+            found, loss, right = work(*given) if record is None else record(("part", *movers), work, *given)
+            share = len(some) / len(images)
+            for name, g in found.items():
+                total[name] = total[name].add_(g, alpha=share) if name in total else g * share
+            losses.append(loss * share)
+            hits.append(right.clone())
         return total, torch.stack(losses).sum(), torch.stack(hits).sum()
 
-    def _slopes(self, movers: Mapping[str, Mover], features: Any, labels: Tensor) -> Slopes:
-        """Gradients, loss and hits of groups that only the loss depends on, from features that are there already."""
+    def _through(self, movers: Mapping[str, Mover], images: Tensor, labels: Tensor, noise: Noise) -> Slopes:
+        """Gradients, loss and hits of images, by a backward pass through the backbone."""
         leaves = _leaves(movers)
+        self.method.noise = noise
+        try:
+            with torch.no_grad():
+                prepared = self.method.prepare(images)
+            with torch.enable_grad():  # the graph spans only what these leaves touch
+                features = in_double(self.method.features(leaves, prepared))
+                return self._slopes(leaves, features, labels, _loss_scale(prepared))
+        finally:
+            self.method.noise = None
+
+    def _slopes(self, leaves: Mapping[str, Tensor], features: Any, labels: Tensor, scale: float = 1.0) -> Slopes:
+        """Gradients, loss and hits at features; for its backward pass the loss is multiplied by `scale`."""
         labels = labels.to(_device(features))
         with torch.enable_grad():
             loss = self.method.loss(leaves, features, labels)
-            gradients = differentiate(loss, list(leaves.values()))
-        found = {name: g for name, g in zip(leaves, gradients, strict=True) if g is not None}
+            gradients = differentiate(loss * scale, list(leaves.values()))
+        found = {name: g / scale for name, g in zip(leaves, gradients, strict=True) if g is not None}
         with torch.no_grad():
             right = self.method.hits(leaves, features, labels)
         return found, loss.detach(), right
@@ -288,10 +297,10 @@ class Placement:
             mover.load_state(state.get(name, {}))
 
 
-def _loss_scale(activations: Any) -> float | None:
+def _loss_scale(activations: Any) -> float:
     """What a loss is multiplied by before its backward pass: in fp16 small gradients of activations would vanish."""
     half = any(isinstance(leaf, Tensor) and leaf.dtype == torch.float16 for leaf in tree_leaves(activations))
-    return LOSS_SCALE if half else None
+    return LOSS_SCALE if half else 1.0
 
 
 def _leaves(movers: Mapping[str, Mover]) -> dict[str, Tensor]:
