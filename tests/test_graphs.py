@@ -91,6 +91,13 @@ def test_what_waits_for_the_device_is_done_as_it_is() -> None:
         x = torch.full((3,), float(number), device="cuda")
         assert recorder("waits", lambda x: float(x.sum()), x) == 3 * number
     assert list(recorder.recordings.values()) == [None]
+    other, before = torch.cuda.Stream(), torch.cuda.memory_allocated()
+    for _ in range(20):  # what another stream has used is still given back
+        used = torch.empty(2**20, device="cuda")
+        used.record_stream(other)
+        del used
+        torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() - before < 8 * 2**20
 
 
 @needs_cuda
@@ -121,6 +128,19 @@ def test_all_recordings_share_one_workspace() -> None:
             recorder(kind, lambda x: (x @ x,), x)
         taken.append(torch.cuda.memory_allocated())
     assert len(recorder.recordings) == 3 and taken[2] - taken[0] < 2**20
+
+
+@needs_cuda
+def test_all_recordings_work_in_the_same_memory() -> None:
+    recorder, x = Recorder(True), torch.ones(2**22, device="cuda")
+    taken = []
+    for kind in ("one", "two", "three", "four"):
+        for _ in range(PLAIN_RUNS + 2):
+            (found,) = recorder(kind, lambda x: ((x * 2).exp().add(1).sum()[None],), x[:])
+        assert float(found) == pytest.approx(2**22 * 8.389056, rel=1e-4)
+        taken.append(torch.cuda.memory_reserved())
+    own_inputs = x.nbytes  # of each
+    assert len(recorder.recordings) == 4 and taken[3] - taken[0] < 3 * own_inputs + 2**22
 
 
 def test_on_other_devices_nothing_is_recorded(tiny: Backbone) -> None:

@@ -22,7 +22,7 @@ from zofc.optim.movers import Mover
 from zofc.optim.placement import Placement
 from zofc.optim.survey import Pace, Query, coefficients, combine, survey
 from zofc.recipe import Backbone as BackboneRecipe
-from zofc.recipe import Group, Peft, Recipe
+from zofc.recipe import Group, Head, Peft, Recipe
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
 RECIPE = Recipe(seed=3, peft=Peft(blocks="first 2", rank=4))
@@ -557,6 +557,21 @@ def test_step_reports_tell_the_loss_and_accuracy_before_the_step(tiny: Backbone,
         )
         assert report.loss == pytest.approx(expected, rel=1e-4)
         assert report.accuracy == pytest.approx(right)
+
+
+@pytest.mark.parametrize("micro_batch", [None, 16, 1])
+def test_large_gradients_do_not_overflow_in_half_precision(micro_batch: int | None) -> None:
+    """Of a loss far from its minimum, in small micro-batches as in the whole batch."""
+    backbone = load_backbone(BackboneRecipe(name="embedded"), dtype=torch.float16)
+    changes = {"peft": RECIPE.peft.model_copy(update={"kind": "prefix"}), "head": Head(kind="linear")}
+    method = get_method("adapter")(backbone, RECIPE.model_copy(update=changes))
+    method.extend(range(10))
+    for value in method.groups()["head"].values():
+        value.mul_(30)
+    plan = FIRST.model_copy(update={"lr": 1e-6, "micro_batch": micro_batch})
+    place = Placement(method, {"peft": method.groups()["peft"]}, {"peft": plan}, seed=3, task=0)
+    images = torch.rand(32, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    assert 20 < place.step(images, torch.arange(32) % 10, 0, 0).loss < 100  # not a number if a gradient is none
 
 
 @pytest.mark.parametrize("micro_batch", [None, 16])

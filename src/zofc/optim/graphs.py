@@ -7,6 +7,7 @@ recorded with them. What cannot be recorded (it waits for the device, or draws f
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -28,16 +29,18 @@ class Recording:
 
 
 class Recorder:
-    """Calls of the same kind: the first few as they are, the others replayed."""
+    """Calls of the same kind: the first few as they are, the others replayed. All recordings work in the same memory,
+    so that they need no more of it than the largest."""
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled and torch.cuda.is_available()
+        self.pool = torch.cuda.graph_pool_handle() if self.enabled else None
         self.seen: dict[Hashable, int] = {}
         self.recordings: dict[Hashable, Recording | None] = {}  # None: it cannot be recorded
 
     def __call__(self, kind: Hashable, work: Callable[..., Any], *inputs: Tensor) -> Any:
-        """`work(*inputs)`, which reads nothing else that changes but parameters in their place. The result of a replay
-        is overwritten by the next one of the same kind."""
+        """`work(*inputs)`, which reads nothing else that changes but parameters in their place, and results of the
+        replay just before. The result of a replay may be overwritten by the next one."""
         if not self.enabled or any(value.device.type != "cuda" for value in inputs):
             return work(*inputs)
         key = (kind, *((tuple(value.shape), value.dtype) for value in inputs))
@@ -46,7 +49,7 @@ class Recorder:
             return work(*inputs)
         if key not in self.recordings:
             with torch.cuda.device(inputs[0].device):
-                self.recordings[key] = _record(work, inputs)
+                self.recordings[key] = _record(work, inputs, self.pool)
         recording = self.recordings[key]
         if recording is None:
             return work(*inputs)
@@ -59,6 +62,7 @@ class Recorder:
         """Give the memory of all recordings back."""
         self.seen.clear()
         self.recordings.clear()
+        self.pool = torch.cuda.graph_pool_handle() if self.enabled else None
 
     def keeps(self, part: Any) -> bool:
         """Whether this is (the first part of) what a recording leaves its results in."""
@@ -66,7 +70,7 @@ class Recorder:
         return any(isinstance(result, tuple) and result[0] is part for result in kept)
 
 
-def _record(work: Callable[..., Any], inputs: tuple[Tensor, ...]) -> Recording | None:
+def _record(work: Callable[..., Any], inputs: tuple[Tensor, ...], pool: Any) -> Recording | None:
     own = [value.clone() for value in inputs]
     stream = _side_stream(torch.cuda.current_device())
     stream.wait_stream(torch.cuda.current_stream())
@@ -76,14 +80,22 @@ def _record(work: Callable[..., Any], inputs: tuple[Tensor, ...]) -> Recording |
     graph = torch.cuda.CUDAGraph()
     try:
         # other threads (one that pins batches of images) may go on calling the device meanwhile
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             result = work(*own)
     except torch.OutOfMemoryError:
+        _let_go(pool)
         raise
     except RuntimeError:
         torch.cuda.synchronize()
+        _let_go(pool)
         return None
     return Recording(graph, own, result)
+
+
+def _let_go(pool: Any) -> None:
+    """Of a recording that failed: else the allocator goes on as if one were being made, and frees nothing later on."""
+    with suppress(RuntimeError):  # it may have ended by itself
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
 
 
 @cache

@@ -35,7 +35,7 @@ from zofc.optim.survey import (
 from zofc.recipe import Group
 from zofc.seeds import Noise, noise_key
 
-LOSS_SCALE = 2.0**12  # of first-order steps in fp16
+LOSS_SCALE, SCALED_BY = 2.0**12, 48  # of first-order steps in fp16, with so many images or more at a time
 Groups = Mapping[str, Mapping[str, Tensor]]
 Slopes = tuple[dict[str, Tensor], Tensor, Tensor]  # gradients by name, loss, hits
 Estimate = tuple[Tensor, Tensor, Tensor | None]  # gradient as one vector, loss, hits if asked for
@@ -168,7 +168,7 @@ class Placement:
         if pace is None:
             raise error
         self.paces[name] = pace
-        self.recorder.recordings.clear()  # each holds memory of its own
+        self.recorder.forget()
         torch.cuda.empty_cache()
         couples = getattr(self.method, "couples_images", None)
         self.notices.append(
@@ -223,7 +223,7 @@ class Placement:
                 prepared = self.method.prepare(images)
             with torch.enable_grad():  # the graph spans only what these leaves touch
                 features = in_double(self.method.features(leaves, prepared))
-                return self._slopes(leaves, features, labels, _loss_scale(prepared))
+                return self._slopes(leaves, features, labels, _loss_scale(prepared, len(images)))
         finally:
             self.method.noise = None
 
@@ -297,10 +297,11 @@ class Placement:
             mover.load_state(state.get(name, {}))
 
 
-def _loss_scale(activations: Any) -> float:
-    """What a loss is multiplied by before its backward pass: in fp16 small gradients of activations would vanish."""
+def _loss_scale(activations: Any, images: int) -> float:
+    """What a mean loss is multiplied by before its backward pass: in fp16 small gradients of activations would vanish.
+    An image is to weigh the same in a small micro-batch, where large ones would overflow."""
     half = any(isinstance(leaf, Tensor) and leaf.dtype == torch.float16 for leaf in tree_leaves(activations))
-    return LOSS_SCALE if half else 1.0
+    return LOSS_SCALE * min(1.0, images / SCALED_BY) if half else 1.0
 
 
 def _leaves(movers: Mapping[str, Mover]) -> dict[str, Tensor]:
