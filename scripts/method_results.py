@@ -14,11 +14,6 @@ another backbone and many more steps, are multiplied by whichever of the first c
 test set; the second command trains on the third shard and tests on the test images. Where the released code's
 zeroth-order baseline differs, its variant stands beside the correct one. With `--fast`, zeroth-order steps take the
 derivative along their directions (forward gradients, in bf16, as the preset `fast` does) instead of differences.
-
-results/small_rates.json, the wider search for the studies at small scale, was made by the first command with `--fast
---chunk 4 --epochs 5 --factors 1 10 100 1000`, and then with `--rates results/small_rates.json --modules 10 100 1000
---placements FO hybrid` beside, for a module's rate by itself. With `--scale small`, the recipes are those of the
-studies instead of a budget that all share.
 """
 
 from __future__ import annotations
@@ -28,14 +23,12 @@ import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from demo_results import spread
-from zofc.recipe import Recipe, change_recipe, load_recipe
+from zofc.recipe import Recipe, load_recipe
 from zofc.studies.grid import Cell, collect
-from zofc.studies.scale import SCALES, get_scale
 
 SETTING = "cifar100-inc10"
 PLAIN = ("simplecil", "ridge")
@@ -49,7 +42,7 @@ NAMES = {
 }  # fmt: skip
 LABELS = ("method", "placement", "variant", "readout")
 SHOWN = ("all_classes", "average_incremental", "last_task", "forgetting")
-Factors = Mapping[tuple[str, str], Sequence[tuple[float, float]]]  # of all rates and of the module's, by row
+Factors = Mapping[tuple[str, str], Sequence[float]]  # on the learning rates, by method and placement
 
 
 def rows_of(method: str) -> Iterator[tuple[str, str, str]]:
@@ -69,39 +62,18 @@ def grid(options: argparse.Namespace, factors: Factors) -> Iterator[Cell]:
     for seed in options.seeds:
         for method in options.methods:
             for placement, variant, readout in rows_of(method):
-                if placement not in options.placements or (options.scale and not family_of(method, placement)):
+                if placement not in options.placements:
                     continue
-                if len(options.factors) * len(options.modules) > 1 and (variant, readout) != ("official", "rows"):
+                if len(options.factors) > 1 and (variant, readout) != ("official", "rows"):
                     continue  # variants and readouts take the rates of the rows they stand beside
-                for factor, module in factors.get((method, placement), [(1.0, 1.0)]):
+                for factor in factors.get((method, placement), [1.0]):
                     labels = {"method": method, "placement": placement, "variant": variant, "readout": readout,
-                              "factor": factor, "module": module, "seed": seed}  # fmt: skip
+                              "factor": factor, "seed": seed}  # fmt: skip
                     yield Cell(labels, make_recipe(labels, options))
-
-
-def family_of(method: str, placement: str) -> str | None:
-    """The recipes that the studies have for a row, if it learns."""
-    if placement == "hybrid":
-        return "zofc" if method == "adapter" else None
-    return None if method in PLAIN else f"{method}-{placement.lower()}"
-
-
-def studied(labels: Mapping[str, Any], options: argparse.Namespace) -> Recipe:
-    """The recipe that the studies have for a row, its learning rates times the row's factors."""
-    family = family_of(labels["method"], labels["placement"])
-    assert family is not None
-    rates = {family: (labels["factor"], labels["factor"] * labels["module"])}
-    scale = replace(get_scale(options.scale), own_rates=rates)
-    recipe = (scale.faster() if options.fast else scale).apply(
-        load_recipe(f"{family}/{SETTING}", [f"seed={labels['seed']}"])
-    )
-    return change_recipe(recipe, options.settings)
 
 
 def make_recipe(labels: Mapping[str, Any], options: argparse.Namespace) -> Recipe:
     """A row's recipe: the hybrid's module moves as in the ZO row, its classifier as in the FO row."""
-    if options.scale:
-        return studied(labels, options)
     method, placement = labels["method"], labels["placement"]
     family = {"none": method, "FO": f"{method}-fo"}.get(placement, f"{method}-zo")
     own = [] if method in PLAIN else ["preset=controlled"]
@@ -115,9 +87,8 @@ def make_recipe(labels: Mapping[str, Any], options: argparse.Namespace) -> Recip
     if placement == "hybrid":
         plans["head"] = load_recipe(f"{method}-fo/{SETTING}", own).optimize["head"]
     for name, plan in plans.items():
-        factor = labels["factor"] * (labels["module"] if name == "peft" else 1)
         update: dict[str, Any] = {"epochs": options.epochs, "start": 0, "chunk": options.chunk}
-        update |= {"lr": plan.lr * factor, "min_lr": plan.min_lr * factor}
+        update |= {"lr": plan.lr * labels["factor"], "min_lr": plan.min_lr * labels["factor"]}
         if options.fast and plan.order == "zeroth":
             update["estimator"] = "forward_gradient"
         plans[name] = plan.model_copy(update=update)
@@ -126,20 +97,17 @@ def make_recipe(labels: Mapping[str, Any], options: argparse.Namespace) -> Recip
 
 
 def best_factors(rows: Sequence[Mapping[str, Any]]) -> Factors:
-    """The factors with the highest accuracy on all classes, mean over seeds, the smaller of equals, for each method and
+    """The factor with the highest accuracy on all classes, mean over seeds, the smaller of equals, for each method and
     placement; those with which a seed failed are out."""
-    tried: dict[tuple[str, str], dict[tuple[float, float], list[float]]] = {}
+    tried: dict[tuple[str, str], dict[float, list[float]]] = {}
     for row in rows:
         if (row["variant"], row["readout"]) == ("official", "rows"):
-            factors = tried.setdefault((row["method"], row["placement"]), {})
-            found = factors.setdefault((row["factor"], row.get("module", 1.0)), [])
+            found = tried.setdefault((row["method"], row["placement"]), {}).setdefault(row["factor"], [])
             found.append(-math.inf if "failed" in row else row["all_classes"])
-
-    def rank(found: tuple[tuple[float, float], Sequence[float]]) -> tuple[float, float]:
-        (factor, module), accuracies = found
-        return statistics.fmean(accuracies), -factor * module
-
-    return {key: [max(factors.items(), key=rank)[0]] for key, factors in tried.items()}
+    return {
+        key: [max(factors, key=lambda factor, factors=factors: (statistics.fmean(factors[factor]), -factor))]  # type: ignore[misc]
+        for key, factors in tried.items()
+    }
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -182,10 +150,6 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=1, help="perturbed points in one pass; 1 needs the least memory")
     parser.add_argument("--fast", action="store_true", help="forward gradients in bf16 instead of differences")
     parser.add_argument("--factors", type=float, nargs="+", default=[1.0], help="on all learning rates, each tried")
-    parser.add_argument(
-        "--modules", type=float, nargs="+", default=[1.0], help="on the module's beyond that, each tried"
-    )
-    parser.add_argument("--scale", choices=SCALES, help="the studies' recipes at this scale; --epochs, --chunk: theirs")
     parser.add_argument("--rates", type=Path, help="a result file with several factors: the best of each is taken")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--set", dest="settings", nargs="+", default=[], metavar="KEY=VALUE", help="for every recipe")
@@ -194,14 +158,11 @@ def main() -> None:
         print(table(json.loads(options.out.read_text())["rows"]))
         return
     pairs = [(method, placement) for method in TRAINED for placement in ("FO", "ZO", "hybrid")]
-    tried = [(factor, module) for factor in options.factors for module in options.modules]
-    factors: Factors = dict.fromkeys(pairs, tried)
+    factors: Factors = dict.fromkeys(pairs, options.factors)
     if options.rates:
-        best = best_factors(json.loads(options.rates.read_text())["rows"])
-        factors = {key: [(f, m * more) for f, m in found for more in options.modules] for key, found in best.items()}
+        factors = best_factors(json.loads(options.rates.read_text())["rows"])
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    budget = ("scale",) if options.scale else ("epochs", "chunk")
-    about = {key: getattr(options, key) for key in (*budget, "fast", "settings")}
+    about = {key: getattr(options, key) for key in ("epochs", "chunk", "fast", "settings")}
     rows = collect(list(grid(options, factors)), options.runs, options.out, about, options.processes)
     print(f"{len(rows)} cells, {sum('failed' in row for row in rows)} failed")
 

@@ -158,32 +158,42 @@ def test_streams_are_told_with_their_steps(here: Path) -> None:
     assert f"| pacs-styles | 3 | {trained('')['tested']} | 9 | 9 |" in written(here)
 
 
-def test_what_the_search_found_for_the_adapter_is_shown_by_rate(tmp_path: Path) -> None:
-    def row(factor: float, module: float, accuracy: float, placement: str = "FO", **other: Any) -> dict[str, Any]:
-        about = {"method": "adapter", "placement": placement, "variant": "official", "readout": "rows"}
-        return {**about, "factor": factor, "module": module, "all_classes": accuracy, "forgetting": 8.0, **other}
-
-    rows = [row(10, 100, 50.0, seed=1), row(10, 100, 52.0, seed=2), row(10, 1, 40.0, "hybrid"), row(1, 1, 9.0, "ZO")]
-    rows.append({**row(10, 1000, 0.0), "failed": "nan"})
-    (tmp_path / "rates.json").write_text(json.dumps({"rows": rows}))
-    table, _ = training.swept(tmp_path / "rates.json")
-    assert table.splitlines()[2:] == ["| 10 | 10 | – | – | 40.0 | 8.0 |", "| 10 | 1000 | 51.0 | 8.0 | – | – |"]
-    assert training.swept(tmp_path / "none.json") == []
+def tried(family: str, head: float, module: float, accuracy: float, round_: str = "short", **other: Any) -> Any:
+    about = {"round": round_, "family": family, "head": head, "module": module, "seed": 1}
+    return {**about, "all_classes": accuracy, "forgetting": 8.0, **other}
 
 
-def test_a_best_learning_rate_at_the_end_of_the_search_is_told(tmp_path: Path) -> None:
-    found = {("l2p", "FO"): (50, 60, 40), ("l2p", "ZO"): (1, 2, 3), ("adapter", "hybrid"): (9, 8, 7)}
-    rows = [
-        {"method": method, "placement": placement, "factor": factor, "all_classes": value}
-        for (method, placement), values in found.items()
-        for factor, value in zip((1.0, 10.0, 100.0), values, strict=True)
+def test_what_the_search_found_for_the_adapter_is_shown_by_rate() -> None:
+    rows = [tried("adapter-fo", 10, 1000, 50.0), tried("adapter-fo", 10, 1000, 52.0, seed=2)]
+    rows += [tried("zofc", 10, 10, 40.0, "long"), tried("adapter-zo", 1, 1, 9.0)]
+    rows.append({**tried("adapter-fo", 10, 10000, 0.0), "failed": "nan"})
+    table, _ = training.swept(rows)
+    assert table.splitlines()[2:] == [
+        "| 20 | 10 | 1000 | 51.0 | 8.0 | – | – |",
+        "| 50 | 10 | 10 | – | – | 40.0 | 8.0 |",
     ]
-    rows += [{**rows[1], "module": module, "all_classes": 60 + module} for module in (3.0, 30.0)]  # of l2p, FO
-    path = tmp_path / "rates.json"
-    assert training.searched(path) == {}
-    path.write_text(json.dumps({"rows": rows}))
-    ends = {"l2p-fo": "module largest tried", "l2p-zo": "largest tried", "zofc": "smallest tried"}
-    assert training.searched(path) == ends
+    assert training.swept([]) == []
+
+
+def test_a_learning_rate_at_the_end_of_the_search_is_told() -> None:
+    rows = [tried("l2p-fo", factor, factor, value) for factor, value in ((1, 50), (10, 60), (100, 40))]
+    rows += [tried("l2p-fo", 10, module, 60 + module) for module in (30, 300)]
+    rows += [tried("l2p-zo", factor, factor, factor) for factor in (1, 10, 100)]
+    rows += [tried("zofc", factor, factor, 9 - factor) for factor in (1, 10, 100)]
+    rows.append(tried("l2p-fo", 100, 1000, 40))  # of another rate of the classifier
+    assert training.searched(rows) == {
+        "l2p-fo": "module largest tried", "l2p-zo": "largest tried", "zofc": "smallest tried"
+    }  # fmt: skip
+    rows.append(tried("l2p-zo", 10, 10, 1, "long"))  # which decides
+    assert "l2p-zo" not in training.searched(rows) and training.searched([]) == {}
+
+
+def test_the_search_is_told_with_its_runs_and_seeds() -> None:
+    rows = [tried("zofc", 10, 10, 1.0), tried("zofc", 10, 10, 1.0, seed=2), tried("zofc", 1, 1, 1.0)]
+    assert training.told_of_search(rows) == []  # one round of two
+    (text,) = training.told_of_search([*rows, tried("zofc", 10, 10, 1.0, "long")])
+    assert "3 runs on 20 classes in tasks of ten, 1 to 2 seeds of each" in text
+    assert "again, 1 runs, on 50 classes in tasks of five, 1 seed of each" in text
 
 
 # -- what is read ----------------------------------------------------------------------------------------------------

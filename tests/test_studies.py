@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from method_results import best_factors
+from rate_search import chosen, families
 from zofc import __version__, paper, recipe_files
 from zofc.analysis.cost import cost
 from zofc.cli import app
@@ -187,12 +187,8 @@ def test_a_study_without_a_column_on_the_data_is_refused_and_left_out_of_all() -
 
 def test_small_rates_are_those_that_were_best_on_other_images() -> None:
     rows = json.loads((Path(__file__).parents[1] / "results" / "small_rates.json").read_text())["rows"]
-    best = {key: (f, f * module) for key, [(f, module)] in best_factors(rows).items()}
-    ends = {"FO": "-fo", "ZO": "-zo"}
-    chosen = {f"{method}{ends[how]}": factor for (method, how), factor in best.items() if how in ends}
-    chosen["zofc"] = best["adapter", "hybrid"]
-    assert chosen == SMALL_RATES and set(LIKE.values()) <= set(chosen)
-    assert {name.partition("/")[0] for name in recipe_names()} >= set(LIKE)
+    assert chosen(rows) == SMALL_RATES and set(SMALL_RATES) == set(families())
+    assert set(LIKE.values()) <= set(SMALL_RATES) and {name.partition("/")[0] for name in recipe_names()} >= set(LIKE)
     (cell,) = get_study("prompt-epochs").cells(get_scale("small"), [1], ["cifar100"], [])[:1]
     long = load_recipe("l2p-zo-long/cifar100-inc5").optimize["peft"]
     assert cell.recipe.optimize["peft"].lr == pytest.approx(SMALL_RATES["l2p-zo"][1] * long.lr)

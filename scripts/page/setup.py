@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from page.files import Result, settings_of
-from page.training import RATES, swept, training
+from page.training import rates_of, swept, training
 from page.words import bullets, listed, prose, table
 from zofc.recipe import PAPER_BACKBONE
 from zofc.report.tables import duration
@@ -22,7 +22,7 @@ def setup(results: Sequence[Result], root: Path, folder: Path) -> str:
     parts = ["## How it was run", bullets(_what_was_run(results, root / folder))]
     parts += ["### Steps and test images", table(("setting", *STREAM), _streams(results))]
     parts += ["### Training beside the paper's", trained[0], *map(prose, trained[1:])] if trained else []
-    if rates := swept(root / RATES):
+    if rates := swept(rates_of(root)):
         parts += ["### What the learning rates do", rates[0], prose(rates[1])]
     return "\n\n".join([*parts, *_commands(results, folder), _not_run(results)])
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from claims.lines import MAIN
 from page.files import Result
 from page.words import listed, table
+from rate_search import REPEATED, ROUNDS, chosen, rows_of
 from zofc.recipe import Recipe, load_recipe
 from zofc.studies.catalogue import Line
 from zofc.studies.scale import Scale
@@ -19,8 +20,6 @@ from zofc.studies.settings import SETTINGS
 
 RATES = Path("results/small_rates.json")
 SHOWN, IMAGES = "cifar100-inc5", 500  # the setting of the table, and CIFAR-100's training images a class
-PLACEMENTS = {"fo": "FO", "zo": "ZO"}
-NAMED = {"FO": "first order", "ZO": "zeroth order", "hybrid": "ZO-FC"}  # placements
 SWEPT = {"adapter-fo": "first order", "zofc": "ZO-FC"}  # families of recipes
 MODULE = ("kind", "rank", "blocks", "length")  # of a recipe's peft
 
@@ -38,18 +37,24 @@ def _shown(results: Sequence[Result]) -> list[Result]:
     return [result for result in results if (result.study.name,) == MAIN and SHOWN in result.settings]
 
 
+def rates_of(root: Path) -> list[dict[str, Any]]:
+    """The rows of the search."""
+    return rows_of(root / RATES) if (root / RATES).is_file() else []
+
+
 def training(results: Sequence[Result], root: Path) -> list[str]:
     """A table, and what must be known beside it."""
     if not (found := _shown(results)):
         return []
     (result,) = found
-    edges = searched(root / RATES)
+    rates = rates_of(root)
+    edges = searched(rates)
     lines = [line for line in result.study.lines if load_recipe(f"{line.family}/{SHOWN}", []).optimize]
     rows = [_row(line, result.scale, edges) for line in lines]
     heads = (f"a task of {SHOWN}", "epochs here", "steps here", "the paper's epochs", "its steps", "learning rates ×")
     told = [
         f"A step is a batch; CIFAR-100 has {IMAGES} training images a class, of which the paper takes all.",
-        *_search(root / RATES),
+        *told_of_search(rates),
         *_at_the_edge(rows),
         *_modules(lines, result),
     ]
@@ -85,20 +90,15 @@ def _steps(recipe: Recipe, images: int) -> int:
 # -- learning rates --------------------------------------------------------------------------------------------------
 
 
-def searched(path: Path) -> dict[str, str]:
-    """By family of recipes: whether the best factor on the learning rates, of the classifier or of the module, was the
-    largest or smallest of several."""
-    if not path.is_file():
-        return {}
-    tried: dict[str, dict[tuple[float, float], list[float]]] = {}
-    for row in json.loads(path.read_text("utf-8"))["rows"]:
-        if "failed" not in row and (family := _family(row)):
-            factors = row["factor"], row["factor"] * row.get("module", 1.0)
-            tried.setdefault(family, {}).setdefault(factors, []).append(row["all_classes"])
+def searched(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """By family of recipes: whether the factor that was chosen, on the rates of the classifier or of the module, was
+    the largest or smallest of several."""
     found = {}
-    for family, by_factors in tried.items():
-        best = max(by_factors, key=lambda factors: statistics.fmean(by_factors[factors]))
-        head, module = (_edge(value, values) for value, values in zip(best, zip(*by_factors, strict=True), strict=True))
+    for family, best in chosen(rows).items():
+        tried = {(row["head"], row["module"]) for row in rows if row["family"] == family and "failed" not in row}
+        head = _edge(best[0], [head for head, _ in tried])
+        modules = {module for head, module in tried if head == best[0]}
+        module = _edge(best[1], list(modules)) if len(modules) > 1 else head  # it went with the classifier's
         parts = {head} if head == module else {f"head {head}" * bool(head), f"module {module}" * bool(module)}
         if told := ", ".join(sorted(filter(None, parts))):
             found[family] = told
@@ -111,16 +111,6 @@ def _edge(value: float, tried: Sequence[float]) -> str:
     return {max(tried): "largest tried", min(tried): "smallest tried"}.get(value, "")
 
 
-def _family(row: Mapping[str, Any]) -> str | None:
-    """The recipes that a row of the search stands for."""
-    if (row.get("variant", "official"), row.get("readout", "rows")) != ("official", "rows"):
-        return None
-    if (row["method"], row["placement"]) == ("adapter", "hybrid"):
-        return "zofc"
-    orders = {name: order for order, name in PLACEMENTS.items()}
-    return f"{row['method']}-{orders[row['placement']]}" if row["placement"] in orders else None
-
-
 def _at_the_edge(rows: Sequence[tuple[str, ...]]) -> list[str]:
     at = [row[0] for row in rows if row[-1].endswith("tried)")]
     if not at:
@@ -131,47 +121,52 @@ def _at_the_edge(rows: Sequence[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def _search(path: Path) -> list[str]:
+def told_of_search(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """How the factors were found."""
-    if not path.is_file():
+    rounds = {name: [row for row in rows if row["round"] == name] for name in ROUNDS}
+    if not all(rounds.values()):
         return []
-    told = json.loads(path.read_text("utf-8"))
-    rows = [row for row in told["rows"] if "failed" not in row]
-    seeds, tested = len({row["seed"] for row in rows}), max(row.get("tested") or 0 for row in rows)
-    parts = [f"`{one}`" for one in told["settings"] if one.startswith("data.") and not one.startswith("data.source")]
-    parts.append("the studies' own recipes" if "scale" in told else f"{told['epochs']} epochs, preset `controlled`")
-    parts += [f"{seeds} seed{'s' * (seeds > 1)}", f"{tested} test images"]
-    apart = dict.fromkeys(NAMED[row["placement"]] for row in rows if row.get("module", 1.0) != 1)
+    classes = {name: f"{ROUNDS[name].classes} classes in tasks of {_number(ROUNDS[name].increment)}" for name in rounds}
     return [
-        "The learning rates are the recipe's times the factor that gave the highest accuracy on all classes in a "
-        f"search ([{RATES}](../{RATES})): CIFAR-100 in tasks of ten, trained and tested on training images that are in "
-        f"no table; {', '.join(parts)}."
-        + f" The module's factor was searched by itself for {listed(list(apart))}; else it is the classifier's."
-        * bool(apart)
+        f"The learning rates are the recipe's times factors from a search ([{RATES}](../{RATES})) with the recipes of "
+        "the studies, trained and tested on training images of CIFAR-100 that are in no table. All rates were "
+        "multiplied by the same factor, then, with the best of these, the module's once more: "
+        f"{len(rounds['short'])} runs on {classes['short']}, {_seeds(rounds['short'])} of each. The "
+        f"{_number(REPEATED)} best of every family were run again, {len(rounds['long'])} runs, on {classes['long']}, "
+        f"{_seeds(rounds['long'])} of each, and those with the highest accuracy on all classes were taken, for all "
+        "data. What is trained for longer or without augmentation has the same rates."
     ]
 
 
-def swept(path: Path) -> list[str]:
+def _seeds(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How many runs the factors of a round had."""
+    found = sorted(Counter((row["family"], row["head"], row["module"]) for row in rows).values())
+    return f"{found[0]} seed{'s' * (found[0] > 1)}" if found[0] == found[-1] else f"{found[0]} to {found[-1]} seeds"
+
+
+def _number(value: int) -> str:
+    return {3: "three", 5: "five", 10: "ten"}.get(value, str(value))
+
+
+def swept(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the search found for the adapter as its rate rises, by either order: a table, and what it is."""
-    if not path.is_file():
-        return []
-    found: dict[tuple[float, float], dict[str, list[Mapping[str, Any]]]] = {}
-    for row in json.loads(path.read_text("utf-8"))["rows"]:
-        if (family := _family(row)) in SWEPT and "failed" not in row:
-            factors = row["factor"], row["factor"] * row.get("module", 1.0)
-            found.setdefault(factors, {}).setdefault(family, []).append(row)
-    heads = ["classifier ×", "adapter ×"]
+    found: dict[tuple[int, float, float], dict[str, list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        if row["family"] in SWEPT and "failed" not in row:
+            key = ROUNDS[row["round"]].classes, row["head"], row["module"]
+            found.setdefault(key, {}).setdefault(row["family"], []).append(row)
+    heads = ["classes", "classifier ×", "adapter ×"]
     for title in SWEPT.values():
         heads += [f"{title}: all classes %", f"{title}: forgetting"]
-    rows = []
-    for (head, module), by_family in sorted(found.items()):
-        cells = [_mean(by_family.get(family, ()), key) for family in SWEPT for key in ("all_classes", "forgetting")]
-        rows.append((f"{head:g}", f"{module:g}", *cells))
+    shown = []
+    for key, by_family in sorted(found.items()):
+        cells = [_mean(by_family.get(family, ()), what) for family in SWEPT for what in ("all_classes", "forgetting")]
+        shown.append((*(f"{value:g}" for value in key), *cells))
     after = (
         "How accuracy and forgetting depend on the rates, in the search. What first order forgets more than ZO-FC is a "
+        "matter of how far its adapter is moved: compare them at equal accuracy."
     )
-    after += "matter of how far its adapter is moved: compare them at equal accuracy."
-    return [table(heads, rows), after] if rows else []
+    return [table(heads, shown), after] if shown else []
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> str:

@@ -1,0 +1,75 @@
+"""scripts/rate_search.py: what is tried, with which recipes, and which learning rates are picked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rate_search import FACTORS, ROUNDS, chosen, families, grid, ranked, stages
+from zofc.studies.catalogue import STUDIES, get_study
+from zofc.studies.scale import LIKE, get_scale
+
+
+def row(head: float, module: float, accuracy: float | None, name: str = "short", seed: int = 1) -> dict[str, Any]:
+    found = {"failed": "the loss became nan"} if accuracy is None else {"all_classes": accuracy}
+    return {"round": name, "family": "lae-fo", "head": head, "module": module, "seed": seed, **found}
+
+
+def test_pairs_stand_by_their_mean_over_seeds_not_by_the_luckiest() -> None:
+    rows = [row(1, 1, 50.0), row(1, 1, 52.0, seed=2), row(10, 10, 56.0), row(10, 10, 44.0, seed=2)]
+    assert ranked(rows, "short") == {"lae-fo": [(1, 1), (10, 10)]}
+    assert ranked(rows[:1] + rows[2:], "short") == {"lae-fo": [(10, 10), (1, 1)]}  # the seed that both have
+
+
+def test_of_equals_the_smaller_rate_comes_first_and_what_failed_last() -> None:
+    rows = [row(10, 100, 50.0), row(10, 10, 50.0), row(100, 100, 60.0), row(100, 100, None, seed=2)]
+    assert ranked(rows, "short") == {"lae-fo": [(10, 10), (10, 100), (100, 100)]}
+
+
+def test_the_last_round_decides() -> None:
+    rows = [row(10, 10, 50.0), row(10, 100, 60.0)]
+    assert chosen(rows) == {"lae-fo": (10, 100)}
+    assert chosen([*rows, row(10, 10, 30.0, "long"), row(10, 100, 20.0, "long")]) == {"lae-fo": (10, 10)}
+
+
+def test_a_round_goes_on_from_what_was_best(tmp_path: Path) -> None:
+    out = tmp_path / "rates.json"
+    short = stages("short", ["lae-fo", "classifier-fo"], out)
+    assert next(short) == {name: [(factor, factor) for factor in FACTORS] for name in ("lae-fo", "classifier-fo")}
+    rows = [row(1, 1, 40.0), row(10, 10, 60.0), row(100, 100, 50.0)]
+    rows += [{**one, "family": "classifier-fo"} for one in rows]
+    out.write_text(json.dumps({"rows": rows}))
+    assert next(short) == {"lae-fo": [(10, 1.0), (10, 100.0), (10, 1000.0)]}  # a classifier alone has no module
+    assert list(short) == []
+    rows += [row(10, 100, 61.0)]
+    out.write_text(json.dumps({"rows": rows}))
+    assert list(stages("long", ["lae-fo"], out)) == [{"lae-fo": [(10, 100), (10, 10), (100, 100)]}]
+
+
+def test_every_family_that_a_study_trains_is_searched_or_has_the_rates_of_one_that_is() -> None:
+    trained = {line.family for study in STUDIES.values() for line in study.lines}
+    assert trained - set(families()) - set(LIKE) == {"simplecil", "ridge"}
+
+
+@pytest.mark.parametrize(("study", "name"), [("inc10-table", "short"), ("main-table", "long"), ("peft-choice", "long")])
+def test_the_search_runs_what_the_studies_run_at_other_rates(study: str, name: str) -> None:
+    scale = get_scale("small").faster()
+    settings = ["data.source=parquet:held-out"]
+    cells = {
+        cell.recipe.name.partition("/")[0]: cell.recipe for cell in get_study(study).cells(scale, [7], ["cifar100"], [])
+    }
+    asked = {family: [(10.0, 1000.0)] for family in cells if family in families()}
+    assert asked
+    for cell in grid(name, asked, [7], settings):
+        family, recipe = str(cell.labels["family"]), cell.recipe
+        theirs = cells[family]
+        assert recipe.seed == 7 and recipe.data.source == "parquet:held-out" and recipe.peft == theirs.peft
+        data = {"source": recipe.data.source, "classes": ROUNDS[name].classes}
+        assert recipe.data == theirs.data.model_copy(update=data)
+        for group, plan in recipe.optimize.items():
+            own, factor = theirs.optimize[group], scale.own_rates[family][0 if group == "head" else 1]
+            assert plan.lr == pytest.approx(own.lr / factor * (10 if group == "head" else 1000))
+            assert plan.model_copy(update={"lr": own.lr, "min_lr": own.min_lr}) == own
