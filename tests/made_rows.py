@@ -20,8 +20,17 @@ def trained(line: str, setting: str = "cifar100-inc5", seed: int = 1993, **numbe
         "over_time": [80.0, 60.0, 50.0], "peak_memory": 2**30, "steps": 9, "seconds": {"train": 1.0}, "tested": MANY,
         "environment": ENVIRONMENT, "backbone": "b" * 64, "data": DATA, "run": f"{line}-{setting}-{seed}",
         "flatness": {"peft": [[2, 0.3], [3, 0.2]], "peft+head": [[2, 0.5], [3, 0.4]]},
+        "curvature": {"peft": [curved(2), {**curved(3), "forgetting": None}]},
     }  # fmt: skip
     return {"line": line, "setting": setting, "seed": seed, **usual, **numbers}
+
+
+def curved(task: int, **numbers: float) -> dict[str, Any]:
+    """A state in which curvature was measured."""
+    step = {"change": 0.1, "first": 0.02, "second": 0.06, "bound": 0.5, "first_share": 0.25, "within_bound": True}
+    usual = {"task": task, "largest": 4.0, "trace": 9.0, "trace_error": 0.5, "smoothed": []}
+    own = {key: numbers.pop(key) for key in list(numbers) if key in usual}
+    return {**usual, **own, "forgetting": {**step, **numbers}}
 
 
 def measured(line: str, groups: Sequence[str], seconds: float) -> dict[str, Any]:

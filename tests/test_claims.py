@@ -27,7 +27,7 @@ from claims.lines import SIMPLE, first, zeroth
 from claims.measures import ACCURACY, FORGETTING, LEARNED, LOST, MEMORY, SECONDS, chance
 from claims.parts import rises
 from claims.verdicts import Verdict, band, judged
-from made_rows import everything, measured, trained, two
+from made_rows import curved, everything, measured, trained, two
 from zofc.metrics import METRICS, AccuracyMatrix, all_classes_over_time
 from zofc.studies.catalogue import STUDIES
 from zofc.studies.settings import SETTINGS
@@ -253,6 +253,16 @@ def test_flatness_is_compared_on_average_and_at_the_end_not_point_by_point() -> 
     assert (found.word, found.here) == ("mixed", "1 of 2")
     assert "mean over tasks: cifar100-inc5 −0.125 (ZO-FC: 0.25 beside Adapter + Cls., FO: 0.375)" in found.details
     assert "after the last task: cifar100-inc5 +0.3 (ZO-FC: 0.4 beside Adapter + Cls., FO: 0.1)" in found.details
+
+
+def test_forgetting_is_held_against_its_bound_and_its_first_term() -> None:
+    rows = [trained("ZO-FC", curvature={"peft": [curved(2, largest=3.0, trace=5.0, change=0.6, bound=0.5)]})]
+    rows += [trained("Adapter + Cls., FO", curvature={"peft": [curved(2, first_share=0.05), curved(4)]})]
+    evidence = {"curvature": rows}
+    assert claim("The Hessian of the old").verdict(evidence).here == "2 of 2"
+    assert claim("What is forgotten by the next").verdict(evidence).here == "1 of 2; −0.1, +0.4 nats"
+    found = claim("Its first-order term").verdict(evidence)
+    assert (found.word, found.here) == ("does not hold", "0 of 2; +25, +15 %")
 
 
 def test_curves_that_cross_are_not_close() -> None:

@@ -563,6 +563,30 @@ def test_flatness_curves_that_were_stopped_give_the_same_table_and_have_named_ax
         assert words in page.replace("\\u003cbr\\u003e", " ")
 
 
+def test_curvature_is_measured_after_some_tasks_and_told_with_what_forgetting_is_made_of(
+    tmp_path: Path, tiny_weights: Path
+) -> None:
+    chosen = curves(tmp_path, tiny_weights)
+    chosen = replace(chosen, studies=(of(get_study("curvature"), "Adapter + Cls., FO", "ZO-FC"), *chosen.studies))
+    assert chosen.standing() == "2 runs, 0 finished; 4 measurements, 0 finished"  # of the same runs
+    grid = done(chosen, tmp_path / "out")["curvature"]
+    assert not chosen.open() and done(chosen, tmp_path / "out")["curvature"] == grid
+    rows = json.loads((tmp_path / "out" / "tiny" / "curvature" / "rows.json").read_text())["rows"]
+    for row, (title, *cells) in zip(rows, grid.rows, strict=True):
+        assert title == row["line"]
+        measured = RunFolder(chosen.runs / row["run"]).read_json("curvature.json")
+        (entry,) = measured["by_set"]["peft"]  # after the second of three tasks
+        (state,) = row["curvature"]["peft"]
+        over = entry["forgetting"]["over"]
+        assert state["task"] == 2 and state["largest"] == entry["spectrum"]["largest"]
+        assert state["forgetting"]["change"] == over["change"]
+        shown = [entry["spectrum"]["largest"], entry["trace"]["mean"], over["change"], over["first"], over["second"],
+                 over["bound"], 100 * over["first_share"]]  # fmt: skip
+        assert [float(cell) for cell in cells] == pytest.approx(shown, rel=0.01)
+    assert (tmp_path / "out" / "tiny" / "curvature" / "cifar100-inc5.png").stat().st_size > 5000
+    assert any("after every 2 tasks" in note for note in grid.notes)
+
+
 def test_other_studies_share_the_runs_that_keep_their_tasks(tmp_path: Path, tiny_weights: Path) -> None:
     both = plan(tmp_path, tiny_weights, "placement-ablation", "flatness-curves")
     runs = {name: cell for name, cell in both.distinct.items() if cell.work == work.TRAIN}

@@ -5,16 +5,44 @@ from __future__ import annotations
 import statistics
 from dataclasses import replace
 
-from claims.comparisons import Compared, Comparison, Evidence, Measure, Question, Row, Runs, joined, less, more, pair
+from claims.comparisons import (
+    Compared,
+    Comparison,
+    Evidence,
+    Measure,
+    Question,
+    Row,
+    Runs,
+    at_most,
+    joined,
+    less,
+    more,
+    pair,
+)
 from claims.lines import WITH_LEARNING, Claim, of
-from claims.measures import FORGETTING, PHI, PHI_HEAD, PHI_HEAD_LAST, PHI_LAST
+from claims.measures import (
+    BOUND,
+    FIRST_SHARE,
+    FORGETTING,
+    LARGEST,
+    PHI,
+    PHI_HEAD,
+    PHI_HEAD_LAST,
+    PHI_LAST,
+    RISE,
+    TRACE,
+)
 from claims.verdicts import cannot, judged
+from zofc.analysis.run_flatness import DROPPED
 
 STUDY = ("flatness-curves",)
 FLAT_FO, FLAT_ZO = (of(*STUDY, f"Adapter + Cls., {order}") for order in ("FO", "ZO"))
 FLAT_ZOFC = of(*STUDY, "ZO-FC")
 OVER = {PHI: "peft", PHI_HEAD: "peft+head"}
 APART = replace(PHI, words="distance in Φ over the adapter alone, point by point, first half of the tasks less second")
+CURVED = ("curvature",)
+CURVED_FO = of(*CURVED, "Adapter + Cls., FO")
+BOTH = (of(*CURVED, "ZO-FC"), CURVED_FO)
 PAIRS = ((FLAT_ZOFC, FLAT_FO), (FLAT_ZO, FLAT_FO), (FLAT_ZOFC, FLAT_ZO))
 
 
@@ -83,12 +111,24 @@ CLAIMS = (
         judged(narrowing(FLAT_FO, FLAT_ZOFC)),
     ),
     Claim(
-        "Zeroth-order steps converge to minima with the least trace of the Hessian, and its largest eigenvalue "
-        "bounds forgetting.",
-        "section 3, appendices C and D", (),
-        cannot(
-            "It is proved for many steps on convex losses. zofc flatness measures the terms for a run; no study of "
-            "the paper has numbers of them."
-        ),
+        "The Hessian of the old tasks' loss is smaller (its largest eigenvalue, its trace) after zeroth-order steps of "
+        "the adapter than after first-order ones.",
+        "section 3, appendix C", CURVED,
+        judged(*(pair(of(*CURVED, "ZO-FC"), CURVED_FO, measure, less) for measure in (LARGEST, TRACE))),
+    ),
+    Claim(
+        "What is forgotten by the next task is below ½λ‖Δθ‖², of the largest eigenvalue λ.",
+        "section 3, appendix D", CURVED,
+        judged(*(Compared([(runs, BOUND), (runs, RISE)], lambda bound, rise: bound - rise, more) for runs in BOTH)),
+    ),
+    Claim(
+        f"Its first-order term may be left out (less than {100 * DROPPED:g} % of both terms).",
+        "section 3, appendix D", CURVED,
+        judged(*(Compared([(runs, FIRST_SHARE)], lambda share: share, at_most(100 * DROPPED)) for runs in BOTH)),
+    ),
+    Claim(
+        "Zeroth-order steps converge to minima with the least trace of the Hessian.",
+        "section 3, appendix C", (),
+        cannot("It is proved for many steps on convex losses."),
     ),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from claims.comparisons import Measure, Row, propagated
-from zofc.studies import costs
+from zofc.studies import costs, tables
 from zofc.studies.catalogue import STUDIES, Line
 
 PRECISION = 0.01  # to which a measured time or memory is taken
@@ -108,6 +108,10 @@ def _roughly(read: Callable[[Row], float | None]) -> Callable[[Row], float | Non
     return lambda row: None if (found := read(row)) is None else PRECISION * found
 
 
+def _curved(key: str) -> Callable[[Row], float | None]:
+    return lambda row: tables.curvature(None, row).get(key)
+
+
 # -- the measures ----------------------------------------------------------------------------------------------------
 
 ACCURACY = Measure(
@@ -135,6 +139,11 @@ PHI_LAST = Measure(
     "in Φ",
     ".3g",
 )
+LARGEST, TRACE, RISE, BOUND, FIRST_SHARE = (
+    Measure(f"{tables.CURVATURE[key]}, mean over states", key, _curved(key), unit, ".3g")
+    for key, unit in (("largest", "in λ"), ("trace", "in the trace"), ("change", "nats"), ("bound", "nats"),
+                      ("share", "%"))
+)  # fmt: skip
 PHI_HEAD_LAST = replace(
     PHI_LAST,
     words="Φ over adapter and head, after the last task",

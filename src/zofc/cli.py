@@ -488,6 +488,7 @@ def flatness(
     probes: Annotated[int, typer.Option(min=1, help="Directions for the Hessian's trace and the smoothed loss.")] = 8,
     products: Annotated[int, typer.Option(min=1, help="Hessian products for its largest eigenvalue, at most.")] = 30,
     batch: Annotated[int, typer.Option(min=1, help="Images at a time: memory, not the result.")] = 16,
+    every: Annotated[int, typer.Option(min=1, help="Measure after every so many tasks, not after each.")] = 1,
     landscape: Annotated[Path | None, typer.Option(help="Also draw the loss between the states (PNG).")] = None,
     random: Annotated[
         bool, typer.Option("--random", help="Draw its plane along random directions, not through three states.")
@@ -506,7 +507,7 @@ def flatness(
 
     settings = Settings(
         over=(over,) if over else (), rho=rho, images=images, split=cast(Any, split), rows=cast(Any, rows),
-        directions=directions, probes=probes, products=products, batch=batch,
+        directions=directions, probes=probes, products=products, batch=batch, every=every,
     )  # fmt: skip
     _ready(landscape)
     with err.status("opening the run") as status:

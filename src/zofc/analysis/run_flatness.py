@@ -45,9 +45,10 @@ class Settings:
     products: int = 30  # of the Hessian with a vector, at most, for its spectrum; 0: none, and no forgetting
     tolerance: float = 1e-2  # of the largest eigenvalue
     batch: int = 16  # images at a time
+    every: int = 1  # measured after each, or after every so many tasks
 
     def __post_init__(self) -> None:
-        for name in ("rho", "images", "batch"):
+        for name in ("rho", "images", "batch", "every"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise RunError(f"{name}: expected more than 0, got {value}")
@@ -133,7 +134,10 @@ def measure(run: KeptRun, settings: Settings, notices: list[str], tell: Tell = l
     if why := type(run.model.method).couples_images:
         notices.append(f"the loss is no mean over images: it depends on the batches, here of {settings.batch} ({why})")
     found: dict[str, list[TaskFlatness]] = {name: [] for name in sets}
-    for task in run.kept:
+    states = list(run.kept)[settings.every - 1 :: settings.every]
+    if not states:
+        raise RunError(f"every: the run has kept {len(run.kept)} tasks, so {settings.every} leaves none to measure")
+    for task in states:
         state = _State(run, task, batches, settings)
         for name in sets:
             tell(f"after task {task}, over {name}")

@@ -14,7 +14,7 @@ from zofc.studies import settings
 from zofc.studies.grid import Cell
 from zofc.studies.scale import Scale
 from zofc.studies.settings import OURS, SETTINGS
-from zofc.studies.work import TRAIN, MeasureCost, MeasureFlatness, Work
+from zofc.studies.work import TRAIN, MeasureCost, MeasureCurvature, MeasureFlatness, Work
 
 BATCH = "batch48"  # the column of the paper's tables that name no data
 
@@ -46,7 +46,7 @@ class Study:
 
     name: str
     title: str
-    shows: str  # accuracy | memory | curves | trade-off | runtime | operations | flatness
+    shows: str  # accuracy | memory | curves | trade-off | runtime | operations | flatness | curvature
     settings: tuple[str, ...]  # the columns: data and classes per task
     lines: tuple[Line, ...]
     table: str | None = None  # of the paper
@@ -77,6 +77,8 @@ class Study:
             return MeasureCost(scale.timed_steps)
         if self.shows == "flatness":
             return MeasureFlatness(scale.flatness)
+        if self.shows == "curvature":
+            return MeasureCurvature(scale.curvature)
         return TRAIN
 
     def columns(self, datasets: Sequence[str]) -> list[str]:
@@ -219,6 +221,10 @@ STUDIES = {
         Study(
             "flatness-curves", "Flatness of the old tasks' loss, first and zeroth order",
             "flatness", INC5, FLATNESS,
+        ),
+        Study(
+            "curvature", "Curvature of the old tasks' loss, and what forgetting is made of",
+            "curvature", INC5, FLATNESS,
         ),
         Study(
             "accuracy-trends", "Accuracy on all classes seen, ZO-FC and first order",

@@ -72,6 +72,16 @@ def flatness(title: str, rows: Sequence[Mapping[str, Any]], over: str, rho: floa
     return Drawing(title, "tasks learned", y, _over_tasks(paths))
 
 
+def curvature(title: str, rows: Sequence[Mapping[str, Any]], over: str) -> Drawing:
+    """The largest eigenvalue of the old tasks' Hessian, by method."""
+    paths: dict[str, list[list[tuple[int, float]]]] = {}
+    for row in rows:
+        if "failed" not in row and (states := row["curvature"].get(over)):
+            paths.setdefault(row["line"], []).append([(state["task"], state["largest"]) for state in states])
+    y = "largest eigenvalue of the old tasks' Hessian (nats / distance²)"
+    return Drawing(title, "tasks learned", y, _over_tasks(paths))
+
+
 def _over_tasks(paths: Mapping[str, Sequence[Iterable[tuple[int, float | None]]]]) -> tuple[Series, ...]:
     """A series for each method, from what each of its seeds has after each task."""
     series = []

@@ -145,3 +145,5 @@ def _drawn(study: Study, scale: Scale, rows: Sequence[Row], setting: str) -> Ite
         for over, words in tables.SETS.items():
             title = f"{study.title}, {words} {where}"
             yield f"{setting}-{over.replace('+', '-')}", figures.flatness(title, rows, over, scale.flatness.rho)
+    elif study.shows == "curvature":
+        yield setting, figures.curvature(title, rows, "peft")

@@ -13,6 +13,7 @@ from zofc.errors import RecipeError, nearest
 from zofc.recipe import Recipe
 
 SCORE = Settings(directions=0, probes=0, products=0)  # Φ alone, at the paper's radius
+CURVATURE = Settings(over=("peft",), directions=0, every=6)  # of the adapter, after three tasks of twenty
 
 # What results/small_rates.json has for few steps on a small ViT, of the classifier's rates and of the module's, by
 # family of recipes; ten times for what is in no study.
@@ -46,6 +47,7 @@ class Scale:
     coda_pool: int | None = None
     timed_steps: int = 5  # of a cost
     flatness: Settings = SCORE
+    curvature: Settings = CURVATURE
     fast: bool = False
 
     @property
@@ -114,6 +116,7 @@ SCALES = {
             per_class=96,
             test_per_class=50,
             flatness=replace(SCORE, images=10, batch=128),  # small images: more of them keep a device busy
+            curvature=replace(CURVATURE, images=4, probes=4, products=15, batch=100),
         ),
         Scale(
             "tiny",
@@ -131,6 +134,7 @@ SCALES = {
             coda_pool=16,
             timed_steps=2,
             flatness=replace(SCORE, images=2),
+            curvature=replace(CURVATURE, images=2, probes=2, products=4, every=2),
         ),
     )
 }

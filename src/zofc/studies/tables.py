@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from zofc.analysis.run_flatness import Settings
 from zofc.metrics import mean_and_spread
 from zofc.report.tables import NONE, Grid
 from zofc.studies import costs
@@ -29,15 +30,27 @@ FLATNESS = {
     for over, words in SETS.items()
     for which, when in (("last", "after the last task"), ("mean", "mean over tasks"))
 }
+CURVATURE = {
+    "largest": "λ, largest eigenvalue of the old tasks' Hessian",
+    "trace": "its trace",
+    "change": "F, rise of the loss by the next task",
+    "first": "gᵀΔθ",
+    "second": "½ΔθᵀHΔθ",
+    "bound": "½λ‖Δθ‖²",
+    "share": "|gᵀΔθ| of both terms, %",
+}
 MEASURES = {
     "memory": MEMORY,
     "runtime": {**MEMORY, "seconds": "steps of an epoch, s"},
     "operations": costs.OPERATIONS,
     "flatness": FLATNESS,
+    "curvature": CURVATURE,
     "trade-off": {**MEMORY, "all_classes": SPELLED["all_classes"]},
 }
 EXECUTED, FORMULA = ": executed", ": formula"  # what the titles of the rows of operations end with
-DIGITS = {"gigabytes": ".3f", "seconds": ".3f"} | dict.fromkeys(costs.OPERATIONS, ".4g")
+DIGITS = (
+    {"gigabytes": ".3f", "seconds": ".3f"} | dict.fromkeys(costs.OPERATIONS, ".4g") | dict.fromkeys(CURVATURE, ".3g")
+)
 
 
 @dataclass(frozen=True)
@@ -139,7 +152,8 @@ def _ways(study: Study, rows: Rows) -> dict[str, Values]:
         counts: dict[str, Values] = {EXECUTED: costs.executed, FORMULA: costs.by_formula}
         return {way: costs.beside_first_order(count, study, rows) for way, count in counts.items()}
     ways: dict[str, Values] = {
-        "memory": costs.most_memory, "runtime": costs.time_and_memory, "flatness": _flatness, "trade-off": _trade_off,
+        "memory": costs.most_memory, "runtime": costs.time_and_memory, "flatness": _flatness, "curvature": curvature,
+        "trade-off": _trade_off,
     }  # fmt: skip
     return {"": ways.get(study.shows, _metrics)}
 
@@ -164,9 +178,23 @@ def _flatness(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
+def curvature(line: Line | None, row: Mapping[str, Any]) -> dict[str, float]:
+    """Means over the states that were measured, and of forgetting over the steps from them to the next task."""
+    states = row["curvature"].get("peft") or []
+    steps = [state["forgetting"] for state in states if state["forgetting"]]
+    found = {key: [state[key] for state in states] for key in ("largest", "trace")}
+    found |= {key: [step[key] for step in steps] for key in ("change", "first", "second", "bound")}
+    found["share"] = [100 * step["first_share"] for step in steps]
+    return {key: statistics.fmean(values) for key, values in found.items() if values}
+
+
 def _places(value: float, significant: int = 3) -> int:
     """Behind the point, so that a value of any size has as many significant digits."""
     return max(0, significant - 1 - math.floor(math.log10(abs(value)))) if value else significant
+
+
+def _images(asked: Settings) -> str:
+    return f"{asked.images} {asked.split} images a class" if asked.images else f"all {asked.split} images"
 
 
 def _notes(study: Study, scale: Scale, rows: Rows) -> list[str]:
@@ -179,12 +207,19 @@ def _notes(study: Study, scale: Scale, rows: Rows) -> list[str]:
         return costs.operation_notes(study, rows)
     if study.shows == "trade-off":
         return [f"Of the steps of all tasks, the one that needs most. {costs.WHAT_MEMORY}"]
+    if study.shows == "curvature":
+        asked = scale.curvature
+        return [
+            f"Over the adapter, on {_images(asked)}, softmax over a task's own rows, in float64; mean over the states "
+            f"after every {asked.every} tasks. The loss is that of the tasks before the last, and for F and its terms, "
+            "which are of the step to the next task, of all so far: a mean over their images, in nats. λ by Lanczos "
+            f"({asked.products} products at most), the trace by Hutchinson ({asked.probes} probes)."
+        ]
     if study.shows == "flatness":
         asked = scale.flatness
-        images = f"{asked.images} {asked.split} images a class" if asked.images else f"all {asked.split} images"
         return [
             f"Φ = (L(θ⁺) − L(θ)) / (ρ L(θ)) of the old tasks' loss, at θ⁺ = θ + ρ g/‖g‖ with g its gradient and ρ = "
-            f"{asked.rho:g}: lower is flatter. On {images}, softmax over a task's own rows, in float64. The task just "
-            "learned is no old one, so it begins after the second. The paper prints curves, and no numbers."
+            f"{asked.rho:g}: lower is flatter. On {_images(asked)}, softmax over a task's own rows, in float64. The "
+            "task just learned is no old one, so it begins after the second. The paper prints curves, and no numbers."
         ]
     return []

@@ -32,7 +32,6 @@ ENVIRONMENT = ("python", "torch", "timm", "device_name")
 FLATNESS = "flatness.json"  # in a run folder
 NOT_COST = {"training": {"checkpoint_minutes", "keep_tasks", "loggers"}}  # settings that no step notices
 SAVING = 20.0  # seconds that a process may take to save what it is at
-SCORED = ("over", "rho", "images", "split", "rows")  # settings that Φ depends on
 Row = dict[str, Any]
 
 
@@ -198,38 +197,45 @@ class MeasureFlatness:
 
     needs: ClassVar[Work | None] = TRAIN
     alone: ClassVar[bool] = False
+    file: ClassVar[str] = FLATNESS
+    kind: ClassVar[str] = "flatness"  # what a row has it under
+    asked: ClassVar[tuple[str, ...]] = ("over", "rho", "images", "split", "rows", "every")  # that Φ depends on
 
     def name(self, recipe: Recipe, runs: Path) -> str:
-        return f"{TRAIN.name(recipe, runs)}/{FLATNESS}"
+        return f"{TRAIN.name(recipe, runs)}/{self.file}"
 
     def done(self, recipe: Recipe, runs: Path) -> bool:
-        return TRAIN.done(recipe, runs) and self._scores((runs / self.name(recipe, runs)).parent) is not None
+        return TRAIN.done(recipe, runs) and self._found((runs / self.name(recipe, runs)).parent) is not None
 
     def do(self, recipe: Recipe, runs: Path) -> Row:
         row = TRAIN.do(recipe, runs)
         path = runs / row["run"]
-        scores = self._scores(path)
-        if scores is None:
+        found = self._found(path)
+        if found is None:
             run = KeptRun(path, recipe.training.device)
-            found = measure(run, self.settings, [])
+            measured = measure(run, self.settings, [])
             with run.folder.locked():
-                run.folder.write_json(FLATNESS, found.as_json())
-            scores = self._scores(path)
-        return {**row, "flatness": scores}
+                run.folder.write_json(self.file, measured.as_json())
+            found = self._found(path)
+        return {**row, self.kind: found}
 
-    def _scores(self, run: Path) -> dict[str, list[tuple[int, float]]] | None:
-        """Φ of the old tasks after each task that has some, over each set of parameters, as the run folder has it; None
-        if it has none, or one that was measured otherwise."""
-        found, asked = RunFolder(run).read_json(FLATNESS), json.loads(json.dumps(asdict(self.settings)))
-        if not found or any(found["settings"][key] != asked[key] for key in SCORED):
+    def _found(self, run: Path) -> dict[str, list[Any]] | None:
+        """What the run folder has of it, for each set of parameters; None if nothing, or measured otherwise."""
+        found = RunFolder(run).read_json(self.file)
+        wanted, usual = (json.loads(json.dumps(asdict(settings))) for settings in (self.settings, Settings()))
+        if not found or any(found["settings"].get(key, usual[key]) != wanted[key] for key in self.asked):
             return None
         return {
-            name: [(entry["task"], entry["old"]["score"]) for entry in entries if entry["old"] is not None]
+            name: [self._kept(entry) for entry in entries if entry["old"] is not None]
             for name, entries in found["by_set"].items()
         }
 
+    def _kept(self, entry: dict[str, Any]) -> Any:
+        """Of one state that has old tasks."""
+        return entry["task"], entry["old"]["score"]
+
     def told(self, row: Row) -> str:
-        ends = {name: scores[-1] for name, scores in row["flatness"].items() if scores}
+        ends = {name: scores[-1] for name, scores in row[self.kind].items() if scores}
         return ", ".join(f"Φ {score:.3g} over {name} after task {task}" for name, (task, score) in ends.items())
 
     def passes(self, recipe: Recipe) -> float:
@@ -241,3 +247,28 @@ class MeasureFlatness:
         )
         sets, points, forth_and_back, double = 2, 2, 2, 2
         return seen * sets * points * forth_and_back * double
+
+
+@dataclass(frozen=True)
+class MeasureCurvature(MeasureFlatness):
+    """Measure the Hessian of the old tasks' loss too, and what of forgetting it explains, after some of the tasks."""
+
+    file: ClassVar[str] = "curvature.json"
+    kind: ClassVar[str] = "curvature"
+    asked: ClassVar[tuple[str, ...]] = (*MeasureFlatness.asked, "probes", "products", "tolerance")
+
+    def _kept(self, entry: dict[str, Any]) -> Any:
+        step = entry["forgetting"]
+        return {
+            "task": entry["task"], "largest": entry["spectrum"]["largest"], "trace": entry["trace"]["mean"],
+            "trace_error": entry["trace"]["error"], "forgetting": None if step is None else step["over"],
+            "smoothed": [{key: one[key] for key in ("epsilon", "increase", "expansion")} for one in entry["smoothed"]],
+        }  # fmt: skip
+
+    def told(self, row: Row) -> str:
+        ends = {name: found[-1] for name, found in row[self.kind].items() if found}
+        return ", ".join(f"λ {end['largest']:.3g} over {name} after task {end['task']}" for name, end in ends.items())
+
+    def passes(self, recipe: Recipe) -> float:
+        products = 2 * self.settings.products + self.settings.probes  # of the old tasks' loss, and of all so far
+        return super().passes(recipe) / self.settings.every * products
