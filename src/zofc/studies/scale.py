@@ -18,11 +18,13 @@ CURVATURE = Settings(over=("peft",), directions=0, every=6)  # of the adapter, a
 # What results/small_rates.json has for few steps on a small ViT, of the classifier's rates and of the module's, by
 # family of recipes; ten times for what is in no study.
 SMALL_RATES = {
-    "classifier-fo": (10.0, 10.0), "classifier-zo": (100.0, 100.0), "adapter-fo": (10.0, 1000.0),
-    "adapter-zo": (10.0, 10.0), "zofc": (10.0, 100.0), "lae-fo": (10.0, 10.0), "lae-zo": (1.0, 10.0),
-    "l2p-fo": (10.0, 10.0), "l2p-zo": (10.0, 100.0), "coda-fo": (10.0, 10.0), "coda-zo": (100.0, 100.0),
-    "aper-fo": (100.0, 100.0), "aper-zo": (100.0, 100.0), "ease-fo": (10.0, 10.0), "ease-zo": (1.0, 1.0),
-    "inflora-fo": (100.0, 10.0), "inflora-zo": (100.0, 10.0),
+    "classifier-fo": (10.0, 10.0), "adapter-fo": (10.0, 100.0), "lae-fo": (10.0, 10.0), "l2p-fo": (10.0, 10.0),
+    "coda-fo": (100.0, 100.0), "aper-fo": (100.0, 100.0), "ease-fo": (10.0, 10.0), "inflora-fo": (100.0, 10.0),
+    "classifier-zo": (10.0, 10.0), "adapter-zo": (10.0, 1.0), "lae-zo": (1.0, 10.0), "l2p-zo": (10.0, 1.0),
+    "coda-zo": (100.0, 100.0), "aper-zo": (10.0, 10.0), "ease-zo": (1.0, 1.0), "inflora-zo": (100.0, 100.0),
+    "zofc": (10.0, 10.0), "classifier-linear-fo": (10.0, 10.0), "adapter-linear-fo": (10.0, 1000.0),
+    "zofc-linear": (10.0, 10.0), "prototypes": (10.0, 10.0), "swapped": (100.0, 10.0), "zofc-lora": (10.0, 10.0),
+    "zofc-prefix": (10.0, 100.0),
 }  # fmt: skip
 LIKE = {"l2p-zo-long": "l2p-zo", "coda-zo-long": "coda-zo", "zofc-noaug": "zofc"}  # which take the rates of these
 
