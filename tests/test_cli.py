@@ -145,6 +145,11 @@ def test_show_compare_report(zofc: Run, finished: Path, recipe_file: Callable[..
     code, said = zofc("compare", "runs", "--over", "seed", "--markdown")
     assert code == 0 and "2: 1993, 1994" in said and " ± " in said
     assert zofc("compare", "runs", "--over", "method")[0] == 2
+    code, said = zofc("report", "runs", "-o", "all.html")
+    assert code == 0 and "--over seed shows them as one" in said
+    code, said = zofc("report", "runs", "-o", "means.html", "--over", "seed")
+    assert code == 0 and "--over seed" not in said
+    assert "3 runs as 2" in (tmp_path / "means.html").read_text()
     for copy in range(6):  # more than there is room for side by side
         shutil.copytree(finished, tmp_path / "runs" / f"copy-{copy}")
     code, said = zofc("compare", "runs", "--markdown")

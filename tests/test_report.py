@@ -18,7 +18,8 @@ from rich.console import Console
 from zofc.errors import RunError
 from zofc.recipe import Recipe
 from zofc.report import figures, interactive, page, tables
-from zofc.report.runs import Flatness, RunRecord, find_runs, labels, over_seeds, read_runs
+from zofc.report.runs import Flatness, RunRecord, find_runs, labels, read_runs
+from zofc.report.seeds import over_seeds
 
 ZO = {"order": "zeroth", "queries": 4}
 FO = {"order": "first"}
@@ -197,6 +198,23 @@ def test_runs_are_found_at_and_below_a_path_each_once(tmp_path: Path) -> None:
     write_run(one / "checkpoint", [[1.0]])  # nothing inside a run is a run
     assert find_runs([two, tmp_path]) == [two, one]
     assert find_runs([one]) == [one]
+
+
+def test_links_to_runs_are_followed_and_one_that_leads_back_ends(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs" / "a", [[1.0]])
+    chosen = tmp_path / "chosen"
+    chosen.mkdir()
+    (chosen / "link").symlink_to(run)
+    (chosen / "back").symlink_to(chosen)
+    assert find_runs([chosen]) == [chosen / "link"]
+
+
+def test_costs_beside_runs_are_passed_over(tmp_path: Path) -> None:
+    run, costs = write_run(tmp_path / "a", [[1.0]]), tmp_path / "a-1.cost.json"
+    costs.write_text("{}")
+    assert find_runs([run, costs]) == [run]
+    with pytest.raises(RunError, match="no run folder was given"):
+        find_runs([costs])
 
 
 def test_runs_with_one_title_are_told_apart(tmp_path: Path) -> None:
@@ -724,6 +742,52 @@ def test_means_over_seeds_stand_beside_the_papers_numbers(tmp_path: Path) -> Non
     rows = {row[0]: row[1] for row in tables.compare(over_seeds(read_runs([tmp_path]))).rows}
     printed = float(rows["paper's last²"])
     assert rows["ours − paper's last²"] == tables.signed(83.25 - printed)
+
+
+def seeds_apart(tmp_path: Path) -> RunRecord:
+    """Two seeds with other test images and other classes in a task, of which the flatness was measured."""
+    for seed, rows, counts in ((1, [[80.0], [60.0, 90.0]], [100, 300]), (2, [[70.0], [50.0, None]], [300, 100])):
+        path = write_run(tmp_path / str(seed), rows, seed=seed, counts=counts, groups=[[f"{seed}a"], [f"{seed}b"]])
+        measured = [{"task": 2, "over": "peft", "phi": float(seed)}, {"task": 2, "over": "head", "phi": 5.0}]
+        (path / "flatness.json").write_text(json.dumps({"rho": 0.05, "rows": measured[: 3 - seed]}))
+    (record,) = over_seeds(read_runs([tmp_path]))
+    return record
+
+
+def test_what_is_drawn_of_several_seeds_are_means_of_each_runs_own_numbers(tmp_path: Path) -> None:
+    record = seeds_apart(tmp_path)
+    assert record.accuracies.values == pytest.approx((75.0, (82.5 + 50.0) / 2))  # not of the mean matrix
+    assert record.accuracies.spreads == pytest.approx((50**0.5, 32.5 / 2**0.5))
+    assert record.drops.values == pytest.approx((20.0,)) and record.drops.spreads == pytest.approx((0.0,))
+    assert record.matrix is not None and record.matrix.rows == ((75.0,), (55.0, 90.0))
+    assert record.matrix.counts == (400, 400) and record.matrix.groups == ()  # classes of a task differ
+    assert tables.show(record).rows[1][1] == "66.2"
+    over = {row.over: row for row in record.flatness}
+    assert over["peft"].values == {"phi": 1.5} and over["peft"].spreads == pytest.approx({"phi": 0.5**0.5})
+    assert over["head"].values == {"phi": 5.0} and over["head"].spreads == {"phi": None}
+
+
+def test_figures_of_several_seeds_have_bars_and_those_of_one_run_none(tmp_path: Path) -> None:
+    record = seeds_apart(tmp_path)
+    for figure in (interactive.accuracy_over_tasks, interactive.forgetting_by_task, interactive.memory_and_accuracy):
+        (trace,) = figure([record]).data
+        assert len(trace.error_y.array) == len(trace.y) and "±" in trace.customdata[0]
+        (trace,) = figure([RunRecord.read(tmp_path / "1")]).data
+        assert trace.error_y.array is None and "±" not in trace.customdata[0]
+    by_heading = {plot.heading: plot.figure.data[0] for plot in interactive.flatness_plots([record])}
+    assert by_heading["Score Φ, over peft"].error_y.array == pytest.approx((0.5**0.5,))
+    assert by_heading["Score Φ, over head"].error_y.array is None
+    assert figures.accuracy_over_tasks([record]).axes[0].containers  # error bars
+
+
+def test_the_page_says_of_how_many_runs_its_lines_are_and_where_they_lie(tmp_path: Path) -> None:
+    record = seeds_apart(tmp_path)
+    write_run(tmp_path / "other", triangle(2), title="Other")
+    text = page.render([record, RunRecord.read(tmp_path / "other")], "")
+    assert "3 runs as 2: those that differ in the seed alone are one" in text
+    assert all(f'<p class="folder">{tmp_path / name}</p>' in text for name in ("1", "2", "other"))
+    alone = page.render([RunRecord.read(tmp_path / "other")], "")
+    assert "1 run. " in alone and "over seeds" not in alone
 
 
 def test_a_damaged_run_is_left_out_with_a_warning_unless_it_was_asked_for(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from test_report import FO, SHARED, triangle, write_run
-from zofc.report import read_runs, write_report
+from zofc.report import over_seeds, read_runs, write_report
 
 PATIENCE = 60  # seconds for anything the browser does
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -258,6 +258,17 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(read_runs([folder]), folder / "report.html")
 
 
+@pytest.fixture(scope="module")
+def means(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three kinds of runs with two seeds each."""
+    folder = tmp_path_factory.mktemp("means")
+    for number, start in enumerate((90.0, 84.0, 60.0)):
+        for seed in (1, 2):
+            rows = triangle(5, start + 3 * seed, 0.5 * seed)
+            write_run(folder / f"{number}-{seed}", rows, title=TITLES[number], seed=seed, peft={"rank": 4 + number})
+    return write_report(over_seeds(read_runs([folder])), folder / "report.html")
+
+
 def column(chromium: Chromium, number: int) -> list[str]:
     return list(
         chromium.run(f"[...document.querySelectorAll('#summary tbody tr')].map(r => r.cells[{number}].innerText)")
@@ -466,6 +477,19 @@ def test_no_words_of_a_figure_overlap_or_are_cut(chromium: Chromium, report: Pat
     assert chromium.run(OVERLAPS) == []
     named = chromium.run("document.querySelectorAll('#memory .annotation-text').length")
     assert named == 6  # every run that was measured
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_means_over_seeds_have_bars_that_are_seen_and_overlap_no_words(
+    chromium: Chromium, means: Path, width: int
+) -> None:
+    chromium.open(means, width)
+    assert chromium.complaints == [] and chromium.run(OVERLAPS) == []
+    for figure in ("accuracy", "forgetting", "memory"):
+        assert lines(chromium, figure) == [0, 1, 2]
+        bars = f"[...document.querySelectorAll('#{figure} .errorbar')].map(bar => bar.getBoundingClientRect().height)"
+        assert chromium.run(f"{bars}.filter(height => height > 1).length") >= 3, figure
+    assert all("±" in cell for cell in column(chromium, 2))
 
 
 def test_every_axis_has_a_name_and_a_unit(chromium: Chromium, report: Path) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from zofc.analysis.curvature import Spectrum
     from zofc.analysis.run_flatness import RunFlatness, TaskFlatness
     from zofc.recipe import Recipe
+    from zofc.report.runs import RunRecord
     from zofc.report.tables import Grid
     from zofc.studies.grid import Cell
 
@@ -56,6 +57,9 @@ err = Voice(stderr=True, emoji=False)
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the run folders.")]
 Listing = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]  # headers and rows
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+OverSeed = Annotated[
+    str | None, typer.Option(metavar="seed", help="Runs that differ in the seed alone as one: mean ± deviation.")
+]
 
 
 @app.command()
@@ -252,23 +256,15 @@ def compare(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.")],
     settings: Annotated[bool, typer.Option("--settings", help="Also list the settings in which they differ.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-    over: Annotated[
-        str | None, typer.Option(metavar="seed", help="Runs that differ in the seed alone as one: mean ± deviation.")
-    ] = None,
+    over: OverSeed = None,
 ) -> None:
     """Runs side by side, or one below another if there are many, beside the paper's numbers.
 
     A run below a folder that cannot be read is left out with a warning.
     """
-    from zofc.report import compare, differences, over_seeds, read_runs
+    from zofc.report import compare, differences, read_runs
 
-    if over not in (None, "seed"):
-        raise typer.BadParameter(f"--over: runs are put together over their seed, got '{over}'")
-    records = read_runs(paths, _warn)
-    if over is not None:
-        found, records = len(records), over_seeds(records)
-        if len(records) == found:
-            raise RunError("--over seed: no two of these runs are finished and differ in the seed alone")
+    records = _over(over, read_runs(paths, _warn))
     for grid in [compare(records), *([differences(records)] if settings else [])]:
         if len(records) > BESIDE:
             grid = grid.turned("run")
@@ -278,15 +274,34 @@ def compare(
             out.print(grid)
 
 
+def _over(over: str | None, records: list[RunRecord]) -> list[RunRecord]:
+    """The runs as they are, or those that differ in the seed alone as one."""
+    from zofc.report import over_seeds
+
+    if over is None:
+        return records
+    if over != "seed":
+        raise typer.BadParameter(f"--over: runs are put together over their seed, got '{over}'")
+    together = over_seeds(records)
+    if len(together) == len(records):
+        raise RunError("--over seed: no two of these runs are finished and differ in the seed alone")
+    return together
+
+
 @app.command()
 def report(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    over: OverSeed = None,
 ) -> None:
     """Write one self-contained HTML page about runs."""
-    from zofc.report import read_runs, write_report
+    from zofc.report import over_seeds, read_runs, write_report
 
-    write_report(read_runs(paths, _warn), output)
+    runs = read_runs(paths, _warn)
+    records = _over(over, runs)
+    write_report(records, output)
+    if over is None and len(over_seeds(runs)) < len(runs):
+        err.print("Some of these runs differ in the seed alone: --over seed shows them as one.", style="dim")
     out.print(f"report: {output}", highlight=False, soft_wrap=True)
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zofc.metrics import AccuracyMatrix, all_classes_over_time, forgetting_by_group
-from zofc.report.runs import RunRecord, labels
+from zofc.metrics import AccuracyMatrix
+from zofc.report.runs import RunRecord, Series, labels
 
 if TYPE_CHECKING:  # imported where it draws: tables and the page start without it
     from matplotlib.figure import Figure
@@ -39,6 +39,7 @@ class Line:
     label: str
     x: tuple[int, ...]
     y: tuple[float | None, ...]
+    spread: tuple[float | None, ...] = ()  # standard deviations, of means
     level: bool = False  # one value for the whole width: a joint run
 
     @property
@@ -64,27 +65,30 @@ def accuracy_lines(records: Sequence[RunRecord]) -> list[Line]:
     other."""
     longest = max((len(record.matrix.last_row) for record in records if record.matrix), default=1)
     return [
-        Line(number, label, (1, longest), (all_classes_over_time(matrix)[0],) * 2, level=True)
-        if matrix.joint
-        else Line(number, label, tuple(range(1, len(matrix.rows) + 1)), all_classes_over_time(matrix))
-        for number, label, matrix in _measured(records)
+        Line(number, label, (1, longest), record.accuracies.values * 2, record.accuracies.spreads * 2, level=True)
+        if record.matrix.joint
+        else _line(number, label, record.accuracies)
+        for number, label, record in _named(records)
+        if record.matrix
     ]
 
 
 def forgetting_lines(records: Sequence[RunRecord]) -> list[Line]:
     """Forgetting of each old task's classes; runs without one (a single task, a joint run) are left out."""
-    drops = [(number, label, forgetting_by_group(matrix)) for number, label, matrix in _measured(records)]
     return [
-        Line(number, label, tuple(range(1, len(values) + 1)), values)
-        for number, label, values in drops
-        if any(value is not None for value in values)
+        _line(number, label, record.drops)
+        for number, label, record in _named(records)
+        if any(value is not None for value in record.drops.values)
     ]
 
 
-def _measured(records: Sequence[RunRecord]) -> Iterator[tuple[int, str, AccuracyMatrix]]:
+def _line(number: int, label: str, series: Series) -> Line:
+    return Line(number, label, tuple(range(1, len(series.values) + 1)), series.values, series.spreads)
+
+
+def _named(records: Sequence[RunRecord]) -> Iterator[tuple[int, str, RunRecord]]:
     for number, (label, record) in enumerate(zip(labels(records), records, strict=True)):
-        if record.matrix:
-            yield number, label, record.matrix
+        yield number, label, record
 
 
 # -- matplotlib ----------------------------------------------------------------------------------------------
@@ -161,12 +165,14 @@ def _draw(lines: Sequence[Line], x: str, y: str) -> Figure:
     axes = figure.subplots()
     drawn = []
     for line in lines:
-        values = [float("nan") if value is None else value for value in line.y]
+        values, spreads = ([float("nan") if one is None else one for one in some] for some in (line.y, line.spread))
         dash = "--" if line.level else line.dash[0]
         marker = "" if line.level else line.marker[0]
         drawn += axes.plot(
             line.x, values, color=line.colour, linestyle=dash, marker=marker, markersize=4, clip_on=False
         )
+        if spreads:
+            axes.errorbar(line.x, values, spreads, fmt="none", ecolor=line.colour, elinewidth=1, capsize=2)
     axes.set(xlabel=x, ylabel=y)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)

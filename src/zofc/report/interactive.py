@@ -50,11 +50,11 @@ class Plot:
 
 
 def accuracy_over_tasks(records: Sequence[RunRecord]) -> go.Figure:
-    return _over_tasks(accuracy_lines(records), LEARNED, SEEN, "after task {x}: {y:.2f} %", {})
+    return _over_tasks(accuracy_lines(records), LEARNED, SEEN, "after task {x}: {y} %", {})
 
 
 def forgetting_by_task(records: Sequence[RunRecord]) -> go.Figure:
-    return _over_tasks(forgetting_lines(records), TASK, FORGETTING, "task {x}: {y:.2f} points", {"rangemode": "tozero"})
+    return _over_tasks(forgetting_lines(records), TASK, FORGETTING, "task {x}: {y} points", {"rangemode": "tozero"})
 
 
 def accuracy_heatmap(record: RunRecord, run: int = 0) -> go.Figure:
@@ -115,8 +115,11 @@ def memory_and_accuracy(records: Sequence[RunRecord]) -> go.Figure:
         size, overall = record.peak_memory, record.scores["all_classes"]
         if size is None or overall is None:
             continue
-        words = f"{overall:.2f} % at {memory(size)}"
-        line = Line(number, label + " (unfinished)" * (not record.finished), (), ())
+        spread = record.spreads.get("all_classes")
+        words = f"{_number(overall, spread)} % at {memory(size)}"
+        line = Line(
+            number, label + " (unfinished)" * (not record.finished), (), (), () if spread is None else (spread,)
+        )
         traces.append(_trace(line, [size / 2**20], [overall], [words], mode="markers", marker_size=12))
     return go.Figure(traces, _layout(MEMORY, OVERALL, {"zeroline": False}, {"zeroline": False}))
 
@@ -132,26 +135,31 @@ def flatness_plots(records: Sequence[RunRecord]) -> list[Plot]:
                 values = [value for line in lines for value in line.y if value is not None]
                 wide = min(values) > 0 and max(values) > 100 * min(values)
                 form = {"type": "log", "dtick": 1} if wide else {}
-                figure = _over_tasks(lines, LEARNED, axis, "after task {x}: {y:.4g}", form)
+                figure = _over_tasks(lines, LEARNED, axis, "after task {x}: {y}", form, ".4g")
                 found.append(Plot(f"flatness-{len(found)}", f"{heading}, over {over}", figure))
     return found
 
 
 def _flatness_lines(records: Sequence[RunRecord], over: str, quantity: str) -> Iterator[Line]:
     for number, (label, record) in enumerate(zip(labels(records), records, strict=True)):
-        rows = {
-            row.task: row.values[quantity] for row in record.flatness if row.over == over and quantity in row.values
-        }
+        rows = {row.task: row for row in record.flatness if row.over == over and quantity in row.values}
         if rows:
             tasks = sorted(rows)
-            yield Line(number, label, tuple(tasks), tuple(rows[task] for task in tasks))
+            spread = tuple(rows[task].spreads.get(quantity) for task in tasks)
+            values = tuple(rows[task].values[quantity] for task in tasks)
+            yield Line(number, label, tuple(tasks), values, spread if any(spread) else ())
 
 
-def _over_tasks(lines: Sequence[Line], x: str, y: str, words: str, yaxis: dict[str, Any]) -> go.Figure:
+def _over_tasks(
+    lines: Sequence[Line], x: str, y: str, words: str, yaxis: dict[str, Any], digits: str = ".2f"
+) -> go.Figure:
     traces = []
     for line in lines:
-        text = "all tasks at once: {y:.2f} %" if line.level else words
-        pointed = ["" if b is None else text.format(x=a, y=b) for a, b in zip(line.x, line.y, strict=True)]
+        text = "all tasks at once: {y} %" if line.level else words
+        pointed = [
+            "" if b is None else text.format(x=a, y=_number(b, spread, digits))
+            for a, b, spread in zip(line.x, line.y, line.spread or [None] * len(line.y), strict=True)
+        ]
         traces.append(_trace(line, line.x, line.y, pointed, mode="lines" if line.level else "lines+markers"))
     xaxis = {"tickformat": "d", "zeroline": False}
     return go.Figure(traces, _layout(x, y, xaxis, {"zeroline": False, **yaxis}))
@@ -163,6 +171,7 @@ def _trace(
     return go.Scatter(
         x=list(x),
         y=list(y),
+        error_y={"array": list(line.spread), "thickness": 1, "width": 3} if line.spread else None,
         customdata=list(words),
         mode=mode,
         line={"color": line.colour, "dash": "dash" if line.level else line.dash[1], "width": 2},
@@ -171,6 +180,10 @@ def _trace(
         hoverinfo="none",
         meta={"run": line.run, "label": line.label, "level": line.level},
     )
+
+
+def _number(value: float, spread: float | None, digits: str = ".2f") -> str:
+    return f"{value:{digits}}" + ("" if spread is None else f" ± {spread:{digits}}")
 
 
 def _layout(x: str, y: str, xaxis: dict[str, Any], yaxis: dict[str, Any]) -> dict[str, Any]:

@@ -133,7 +133,8 @@
   const labelled = (traces, layout, size) => {
     const margin = layout.margin, width = size - margin.l - margin.r, height = layout.height - margin.t - margin.b;
     const xs = traces.map(trace => trace.x[0]), ys = traces.map(trace => trace.y[0]);
-    const [left, right] = around(xs, 0.1 * Math.max(...xs)), [bottom, top] = around(ys, 1);
+    const ends = traces.flatMap(({ y: [y], error_y }) => [y - (error_y?.array[0] ?? 0), y + (error_y?.array[0] ?? 0)]);
+    const [left, right] = around(xs, 0.1 * Math.max(...xs)), [bottom, top] = around(ends, 1);
     const points = traces.map((trace, number) => ({
       label: trace.meta.label, at: { x: xs[number], y: ys[number] },
       x: (xs[number] - left) / (right - left) * width, y: (top - ys[number]) / (top - bottom) * height,

@@ -35,7 +35,7 @@ class Section:
 
     label: str
     swatch: Markup
-    folder: str
+    folders: tuple[str, ...]  # several of what is a mean over seeds
     status: str
     finished: bool
     about: str
@@ -90,6 +90,7 @@ def render(records: Sequence[RunRecord], title: str) -> str:
     return environment.get_template("page.html.j2").render(
         title=title,
         sections=_sections(records),
+        runs=sum(len(record.folders) for record in records),
         summary=summary,
         compare=replace(compare, warnings=tuple(w for w in compare.warnings if w not in summary.warnings)),
         differences=tables.differences(records),
@@ -117,7 +118,7 @@ def _sections(records: Sequence[RunRecord]) -> list[Section]:
         Section(
             label=label,
             swatch=_swatch(number),
-            folder=str(record.folder),
+            folders=tuple(map(str, record.folders)),
             status=record.status,
             finished=record.finished,
             about=f"{_about(record)}; {record.split}",

@@ -17,9 +17,10 @@ from typing import Any
 import yaml
 
 from zofc.errors import RunError
-from zofc.metrics import METRICS, AccuracyMatrix, mean_and_spread, summary
+from zofc.metrics import METRICS, AccuracyMatrix, all_classes_over_time, forgetting_by_group, summary
 
 RECIPE = "recipe.yaml"  # what makes a folder a run folder
+COSTS = ".cost.json"  # how files end that `zofc reproduce` leaves beside runs
 FLATNESS = {  # what flatness.json measures of the old tasks' loss, and where an entry may have it
     "phi": ("phi", "old.score"),
     "lambda_max": ("lambda_max", "spectrum.largest"),
@@ -35,6 +36,15 @@ class Flatness:
     over: str  # the group of parameters that was moved
     values: Mapping[str, float]  # phi, lambda_max, trace: what of them was measured
     rho: float | None = None  # how far phi moves
+    spreads: Mapping[str, float | None] = field(default_factory=dict)  # standard deviations, where they are means
+
+
+@dataclass(frozen=True)
+class Series:
+    """Numbers one after another, and their standard deviations where they are means."""
+
+    values: tuple[float | None, ...]
+    spreads: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,6 +121,20 @@ class RunRecord:
         """The standard deviations of the scores, where they are means."""
         return {}
 
+    @cached_property
+    def accuracies(self) -> Series:
+        """On all classes seen, after each task."""
+        return Series(all_classes_over_time(self.matrix) if self.matrix else ())
+
+    @cached_property
+    def drops(self) -> Series:
+        """Forgetting of each old task's classes."""
+        return Series(forgetting_by_group(self.matrix) if self.matrix else ())
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        return (self.folder,)
+
     @property
     def saved(self) -> bool:
         """Whether this is a model that was saved from Python: its classes need not be those of the recipe's data."""
@@ -161,53 +185,6 @@ class RunRecord:
 
     def _number(self, key: str) -> float | None:
         return _number(at(self.metrics, key))
-
-
-@dataclass(frozen=True)
-class SeedsRecord(RunRecord):
-    """Finished runs that differ in the seed alone, as one whose scores are their means."""
-
-    members: tuple[RunRecord, ...] = ()
-
-    @classmethod
-    def of(cls, members: Sequence[RunRecord]) -> SeedsRecord:
-        first = members[0]
-        seeds = ", ".join(str(record.setting("seed")) for record in members)
-        seconds = [record.train_seconds for record in members if record.train_seconds is not None]
-        memory = [record.peak_memory for record in members if record.peak_memory is not None]
-        cost = {"seconds": {"train": mean_and_spread(seconds)[0]}, "peak_memory": max(memory, default=None)}
-        recipe = {**first.recipe, "seed": f"{len(members)}: {seeds}"}
-        return cls(first.folder, recipe, matrix=first.matrix, metrics={**first.metrics, **cost}, members=tuple(members))
-
-    @cached_property
-    def scores(self) -> dict[str, float | None]:
-        return {name: found[0] for name, found in self._over.items()}
-
-    @property
-    def spreads(self) -> dict[str, float | None]:
-        return {name: found[1] for name, found in self._over.items()}
-
-    @cached_property
-    def _over(self) -> dict[str, tuple[float | None, float | None]]:
-        """Of every metric, over the runs that have it."""
-        had = {name: [record.scores[name] for record in self.members] for name in METRICS}
-        return {name: mean_and_spread([one for one in values if one is not None]) for name, values in had.items()}
-
-
-def over_seeds(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Finished runs that are alike but for seed, name and title as one; any other as it is. A further run with a seed
-    that was there is not another seed, and stands with others of its kind."""
-    groups: dict[tuple[str, int], list[RunRecord]] = defaultdict(list)
-    for record in sorted(records, key=lambda record: _number(record.setting("seed")) or 0):
-        kept = {key: value for key, value in record.recipe.items() if key not in ("seed", "name", "title")}
-        alike = json.dumps(kept, sort_keys=True, default=str) if record.finished else str(record.folder)
-        seed, number = record.setting("seed"), 0
-        while any(other.setting("seed") == seed for other in groups[alike, number]):
-            number += 1
-        groups[alike, number].append(record)
-    found = [members[0] if len(members) == 1 else SeedsRecord.of(members) for members in groups.values()]
-    places = [record.folder for record in records]
-    return sorted(found, key=lambda record: places.index(record.folder))
 
 
 def _order(how: Mapping[str, Any]) -> str:
@@ -267,9 +244,13 @@ def _short_paths(found: Sequence[str], records: Sequence[RunRecord]) -> list[str
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Path]:
-    """The run folders at or below the given paths, in that order and each once."""
+    """The run folders at or below the given paths, in that order and each once. Costs of a study, which lie beside its
+    runs, are passed over, so that RUNS/* may be given."""
     found: dict[Path, Path] = {}  # resolved → as given
-    for path in map(Path, paths):
+    asked = list(map(Path, paths))
+    for path in asked:
+        if path.name.endswith(COSTS) and path.is_file():
+            continue
         if not path.is_dir():
             raise RunError(f"{path}: no such folder" if not path.exists() else f"{path}: a file, expected a run folder")
         below = [Path(parent) for parent, _, files in _walk(path) if RECIPE in files]
@@ -277,6 +258,8 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
             raise RunError(f"{path}: not a run folder and none below it (a run folder has a {RECIPE})")
         for folder in below:
             found.setdefault(folder.resolve(), folder)
+    if asked and not found:
+        raise RunError(f"no run folder was given, only costs of a study (*{COSTS})")
     return list(found.values())
 
 
@@ -300,9 +283,13 @@ def read_runs(paths: Iterable[str | Path], damaged: Callable[[str], None] | None
 
 
 def _walk(path: Path) -> Iterable[tuple[str, list[str], list[str]]]:
-    """os.walk in name order, without hidden folders and without looking inside a run folder."""
-    for parent, folders, files in os.walk(path):
-        folders[:] = [] if RECIPE in files else sorted(name for name in folders if not name.startswith("."))
+    """os.walk in name order, through links too, without hidden folders and without looking inside a run folder."""
+    seen: set[Path] = set()  # a link may lead back
+    for parent, folders, files in os.walk(path, followlinks=True):
+        here = Path(parent).resolve()
+        known = RECIPE in files or here in seen
+        folders[:] = [] if known else sorted(name for name in folders if not name.startswith("."))
+        seen.add(here)
         yield parent, folders, files
 
 

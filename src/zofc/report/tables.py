@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zofc.errors import ZofcError
-from zofc.metrics import METRICS, all_classes_over_time
+from zofc.metrics import METRICS
 from zofc.recipe import PAPER_BACKBONE
 from zofc.report.runs import RunRecord, flat, labels
 
@@ -205,7 +205,7 @@ def summary(records: Sequence[RunRecord]) -> Grid:
             label,
             *[record.split] * data,
             f"{method(record)}: {record.placement}",
-            *(percent(record.scores[name]) for name in SHOWN),
+            *(_score(record, name) for name in SHOWN),
             memory(record.peak_memory),
             duration(record.train_seconds),
             parameters(record.trainable),
@@ -224,6 +224,7 @@ def summary(records: Sequence[RunRecord]) -> Grid:
     return Grid(
         (*headers, "peak memory", "train time", "trained parameters"),
         rows,
+        notes=_means(records),
         warnings=_cautions(records),
         names=2 + data,
         keys=keys,
@@ -241,7 +242,7 @@ def show(record: RunRecord) -> Grid:
     matrix = record.matrix
     width = len(matrix.last_row)
     rows = []
-    for number, (row, overall) in enumerate(zip(matrix.rows, all_classes_over_time(matrix), strict=True), 1):
+    for number, (row, overall) in enumerate(zip(matrix.rows, record.accuracies.values, strict=True), 1):
         cells = [percent(accuracy, 1) for accuracy in row] + [""] * (width - len(row))
         rows.append(("joint" if matrix.joint else str(number), percent(overall, 1), *cells))
     headers = ("after task", "all classes", *(f"task {number}" for number in range(1, width + 1)))
@@ -258,7 +259,7 @@ def _learned(record: RunRecord) -> Grid:
 
 def compare(records: Sequence[RunRecord]) -> Grid:
     """Runs side by side, and ours minus the paper's where a recipe names the numbers it reproduces."""
-    means = any(record.spreads for record in records)
+    means = _means(records)
     about = [
         ("method", *map(method, records)),
         ("placement", *(record.placement for record in records)),
@@ -276,9 +277,7 @@ def compare(records: Sequence[RunRecord]) -> Grid:
         ("trained parameters", *(_by_group(record.trainable) for record in records)),
     ]
     notes = ["The same in all: " + "; ".join(f"{name} {value}" for name, value, *_ in shared) + "."] if shared else []
-    if means:
-        notes.append("Over seeds: mean ± standard deviation, the mean time and the most memory.")
-    grid = Grid(("", *labels(records)), tuple(rows), notes=tuple(notes), warnings=_cautions(records))
+    grid = Grid(("", *labels(records)), tuple(rows), notes=(*notes, *means), warnings=_cautions(records))
     return _beside_paper(grid, records) if any(record.setting("paper") for record in records) else grid
 
 
@@ -297,6 +296,12 @@ def _heading(name: str) -> str:
 def _score(record: RunRecord, name: str) -> str:
     spread = record.spreads.get(name)
     return percent(record.scores[name]) + ("" if spread is None else f" ± {percent(spread)}")
+
+
+def _means(records: Sequence[RunRecord]) -> tuple[str, ...]:
+    """What is said where a run is several."""
+    words = "Over seeds: mean ± standard deviation, the mean time and the most memory."
+    return (words,) if any(record.spreads for record in records) else ()
 
 
 def _by_group(groups: Mapping[str, int] | None) -> str:
