@@ -1,15 +1,18 @@
 """The learning rates of the studies at small scale: a search on training images that are in no table.
 
-    python scripts/rate_search.py short --out results/small_rates.json --seeds 1 2 3 --set SLICE
+    python scripts/rate_search.py short --out results/small_rates.json --seeds 1 2 3 --set SLICE    # main table
+    python scripts/rate_search.py short --out results/small_rates.json --families ABLATED --set SLICE
     python scripts/rate_search.py long --out results/small_rates.json --seeds 1 2 --set SLICE
     python scripts/rate_search.py chosen --out results/small_rates.json
 
-where the slice is `data.source=parquet:cifar100-held-out backbone.name=vit_small_p8_64.safetensors`: a folder with the
-first of CIFAR-100's three files of training images as its training set and the second as its test set (the studies
-train on the third). Every family of recipes that a study trains is searched, with the studies' own recipes: their
-rates belong to another backbone and to many more steps. The short round multiplies all rates by the same factor, then,
-with the best of these, the module's once more. It has two tasks, and what moves too far does its harm over many: so the
-long round repeats the three best of each family on ten tasks, and the best of them is taken.
+where the slice is `data.source=parquet:cifar100-held-out backbone.name=vit_small_p8_64.safetensors training.device=cuda
+training.threads=1`: a folder with the first of CIFAR-100's three files of training images as its training set and the
+second as its test set (the studies train on the third). The families of the main table had three seeds in the short
+round, those of the ablations alone one. Every family of recipes that a study trains is searched, with the studies' own
+recipes, fast as most of these are run: their rates belong to another backbone and to many more steps. The short round
+multiplies all rates by the same factor, then, with the best of these, the module's once more. It has two tasks, and
+what moves too far does its harm over many: so the long round repeats the three best of each family on ten tasks, and
+the best of them is taken.
 """
 
 from __future__ import annotations
@@ -88,7 +91,10 @@ def ranked(rows: Rows, name: str) -> dict[str, list[Pair]]:
 
 
 def _sorted(pairs: Mapping[Pair, Mapping[int, float]]) -> list[Pair]:
-    shared = set.intersection(*(set(seeds) for seeds in pairs.values()))
+    sound = [found for found in pairs.values() if -math.inf not in found.values()]
+    shared = set.intersection(*map(set, sound)) if sound else set()
+    if sound and not shared:
+        raise SystemExit(f"no seed was tried with all of {', '.join(map(str, pairs))}: give the seeds of all at once")
 
     def mean(found: Mapping[int, float]) -> float:
         return -math.inf if -math.inf in found.values() else statistics.fmean(found[seed] for seed in shared)
@@ -107,12 +113,15 @@ def stages(name: str, wanted: Sequence[str], out: Path) -> Iterator[dict[str, li
         yield {family: pairs[:REPEATED] for family, pairs in ranked(rows_of(out), "short").items() if family in wanted}
         return
     yield {family: [(factor, factor) for factor in FACTORS] for family in wanted}
-    best = {family: pairs[0] for family, pairs in ranked(rows_of(out), "short").items()}
+    alike = [row for row in rows_of(out) if row["head"] == row["module"]]  # those that stand before this stage
+    best = {family: pairs[0] for family, pairs in ranked(alike, "short").items()}
     apart = [family for family in wanted if len(ROUNDS[name].recipe(family).optimize) > 1]
     yield {family: [(best[family][0], best[family][0] * more) for more in MODULES] for family in apart}
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        raise SystemExit(f"{path}: no such file; run the short round first")
     rows: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))["rows"]
     return rows
 
@@ -121,10 +130,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=[*ROUNDS, "chosen"], help="the round to run, or print what was chosen")
     parser.add_argument("--out", type=Path, required=True, help="the result file of all rounds")
-    parser.add_argument("--runs", type=Path, default=Path("runs/rates"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--families", nargs="+", default=families(), help="all by default")
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--runs", type=Path, default=Path("runs/rates"), help="where run folders go")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="of every pair of factors")
+    parser.add_argument("--families", nargs="+", default=families(), choices=families(), metavar="FAMILY",
+                        help="all by default")  # fmt: skip
+    parser.add_argument("--processes", type=int, default=1, help="runs at a time")
     parser.add_argument("--set", dest="settings", nargs="+", default=[], metavar="KEY=VALUE", help="for every recipe")
     options = parser.parse_args()
     if options.what == "chosen":

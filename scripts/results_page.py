@@ -40,7 +40,8 @@ def page(results: Sequence[Result]) -> str:
     verdicts = {claim.text: claim.verdict(evidence) for some in CLAIMS.values() for claim in some}
     intro = (
         "The studies of the paper at a small scale: which of its claims hold there, and the numbers. Written by "
-        f"`python scripts/results_page.py` from the files in [{RESULTS}](../{RESULTS}); no result is typed by hand."
+        f"`python scripts/results_page.py` from the files in [{RESULTS}](../{RESULTS}); its tables and verdicts are "
+        "not typed by hand."
     )
     contents = " · ".join(f"[{head}](#{anchor(head)})" for head in HEADS)
     parts = ["# Results at small scale", prose(intro), prose(contents), findings(results, evidence, verdicts)]

@@ -27,8 +27,16 @@ def trained(line: str, setting: str = "cifar100-inc5", seed: int = 1993, **numbe
 
 def curved(task: int, **numbers: float) -> dict[str, Any]:
     """A state in which curvature was measured."""
-    step = {"change": 0.1, "first": 0.02, "second": 0.06, "bound": 0.5, "first_share": 0.25, "within_bound": True}
-    usual = {"task": task, "largest": 4.0, "trace": 9.0, "trace_error": 0.5, "smoothed": []}
+    step = {
+        "distance": 1.0,
+        "change": 0.1,
+        "first": 0.02,
+        "second": 0.06,
+        "bound": 0.5,
+        "first_share": 0.25,
+        "within_bound": True,
+    }
+    usual = {"task": task, "largest": 4.0, "largest_error": 0.1, "converged": True, "trace": 9.0, "trace_error": 0.5}
     own = {key: numbers.pop(key) for key in list(numbers) if key in usual}
     return {**usual, **own, "forgetting": {**step, **numbers}}
 

@@ -335,6 +335,19 @@ def test_what_is_not_asked_for_is_not_measured_and_the_score_is_the_same(kept: R
         replace(QUICK, probes=-1)
 
 
+def test_every_so_many_tasks_are_counted_by_their_numbers(kept: RunFolder) -> None:
+    run = KeptRun(kept.path)
+    tasks = list(run.kept)
+    few = replace(QUICK, over=("head",), probes=0, products=0, directions=0)
+    found = measure(run, replace(few, every=2), []).by_set["head"]
+    assert [entry.task for entry in found] == [task for task in tasks if task % 2 == 0]
+    del run.kept[1]  # as of a run that went on from another
+    found = measure(run, replace(few, every=2), []).by_set["head"]
+    assert [entry.task for entry in found] == [task for task in tasks if task % 2 == 0]
+    with pytest.raises(RunError, match=f"every: of {tasks[-1]} tasks none is measured with 50"):
+        measure(run, replace(few, every=50), [], tell=lambda text: pytest.fail(f"before it is refused: {text}"))
+
+
 def test_the_first_order_run_of_a_head_alone_is_measured_over_it(tiny_recipe: Make, tmp_path: Path) -> None:
     run = KeptRun(kept_run(tiny_recipe, tmp_path, "classifier-fo/base").path)
     assert list(measure(run, QUICK, []).by_set) == ["head"]

@@ -101,6 +101,18 @@ def test_what_waits_for_the_device_is_done_as_it_is() -> None:
 
 
 @needs_cuda
+def test_a_recording_that_fails_leaves_the_others_alone() -> None:
+    recorder, x = Recorder(True), torch.ones(2**20, device="cuda")
+    works = {"before": lambda x: (x * 2,), "waits": lambda x: float(x.sum()), "after": lambda x: (x * 3,)}
+    for kind, work in works.items():
+        for _ in range(PLAIN_RUNS + 2):
+            recorder(kind, work, x)
+    assert [recording is None for recording in recorder.recordings.values()] == [False, True, False]
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert torch.equal(recorder("before", works["before"], x)[0], 2 * x)
+
+
+@needs_cuda
 def test_a_recording_is_made_after_a_few_plain_runs_and_once_for_each_shape() -> None:
     recorder, runs = Recorder(True), []
 

@@ -77,6 +77,14 @@ def test_a_cell_that_fails_is_reported_and_the_others_run(tiny_recipe: Make, tmp
     bad = Cell({"row": "missing", "seed": 1}, tiny_recipe("zofc/base", "data.source=folder:nowhere"))
     rows = collect([bad, *good], tmp_path / "runs", tmp_path / "rows.json", {}, tell=lambda text: None)
     assert "nowhere" in rows[0]["failed"] and rows[1]["all_classes"] >= 0
+    others = cells(tiny_recipe, 2)
+    collect(others, tmp_path / "runs", tmp_path / "rows.json", {}, tell=lambda text: None)
+    kept = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert len(kept) == 3 and rows[0] in kept  # known to have failed until it is tried again
+    mended = [Cell(bad.labels, tiny_recipe("zofc/base", "optimize.peft.lr=0.5"))]
+    (row,) = collect(mended, tmp_path / "runs", tmp_path / "rows.json", {}, tell=lambda text: None)
+    kept = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert len(kept) == 3 and row in kept and not any("failed" in one for one in kept)
 
 
 def test_several_workers_give_the_rows_of_one(tiny_recipe: Make, tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rate_search import FACTORS, ROUNDS, chosen, families, grid, ranked, stages
+from rate_search import FACTORS, ROUNDS, chosen, families, grid, ranked, rows_of, stages
 from zofc.studies.catalogue import STUDIES, get_study
+from zofc.studies.grid import Cell, collect
 from zofc.studies.scale import LIKE, get_scale
 
 
@@ -27,6 +29,30 @@ def test_pairs_stand_by_their_mean_over_seeds_not_by_the_luckiest() -> None:
 def test_of_equals_the_smaller_rate_comes_first_and_what_failed_last() -> None:
     rows = [row(10, 100, 50.0), row(10, 10, 50.0), row(100, 100, 60.0), row(100, 100, None, seed=2)]
     assert ranked(rows, "short") == {"lae-fo": [(10, 10), (10, 100), (100, 100)]}
+
+
+def test_what_failed_is_still_known_after_the_next_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the file, as the search goes on: a pair with which a seed failed must not win by its other seeds."""
+
+    def trained(cells: Sequence[Cell], runs: Path, workers: int) -> Iterator[tuple[Cell, dict[str, Any]]]:
+        for cell in cells:
+            bad = (cell.labels["head"], cell.labels["module"], cell.labels["seed"]) == (100.0, 100.0, 2)
+            found = {"failed": "nan"} if bad else {"all_classes": cell.labels["head"], "run": cell.name(runs)}
+            yield cell, {**cell.labels, **found}
+
+    monkeypatch.setattr("zofc.studies.grid.run_grid", trained)
+    monkeypatch.setattr(Cell, "told", lambda cell, row: "")
+    out = tmp_path / "rates.json"
+    for pairs in stages("short", ["lae-fo"], out):
+        collect(grid("short", pairs, [1, 2], []), tmp_path / "runs", out, {}, tell=lambda text: None)
+    rows = rows_of(out)
+    assert [row["head"] for row in rows if "failed" in row] == [100.0] and len(rows) == 2 * 7
+    assert ranked(rows, "short")["lae-fo"][0][0] == 1000.0 and ranked(rows, "short")["lae-fo"][-1] == (100.0, 100.0)
+
+
+def test_seeds_that_no_two_pairs_share_are_refused() -> None:
+    with pytest.raises(SystemExit, match="no seed was tried with all of"):
+        ranked([row(1, 1, 50.0), row(10, 10, 60.0, seed=2)], "short")
 
 
 def test_the_last_round_decides() -> None:

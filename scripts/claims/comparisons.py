@@ -26,7 +26,8 @@ ROUNDING = 1e-9
 @dataclass(frozen=True)
 class Measure:
     """A number of a row. `key` is what the paper's tables know it by; `error` is what is known of its chance from a
-    single row, and with more seeds no less if it is lasting; an exact one is the same with every seed."""
+    single row, and with more seeds no less if it is lasting; `step` is what a single test image makes of it; an exact
+    one is the same with every seed."""
 
     words: str
     key: str
@@ -36,6 +37,7 @@ class Measure:
     exact: bool = False
     error: Callable[[Row], float | None] = lambda row: None
     lasting: bool = False
+    step: Callable[[Row], float | None] = lambda row: None
 
     def of(self, row: Row) -> float | None:
         if "printed" in row:
@@ -45,6 +47,9 @@ class Measure:
 
     def error_of(self, row: Row) -> float | None:
         return None if "printed" in row else self.error(row)
+
+    def step_of(self, row: Row) -> float:
+        return 0.0 if "printed" in row else self.step(row) or 0.0
 
 
 @dataclass(frozen=True)
@@ -83,15 +88,14 @@ Question = Callable[[Evidence], list[Comparison]]
 
 @dataclass(frozen=True)
 class Gain:
-    """How far a number speaks for a claim; below zero, against it. Of a `close` one it is enough not to be below."""
+    """How far a number speaks for a claim; below zero, against it."""
 
     of: Callable[[float], float]
-    close: bool = False
 
     def side(self, value: float, doubt: float) -> int:
         """Whether a number speaks for a claim (1), against it (−1), or is too close to tell."""
         gain, bound = self.of(value), doubt + ROUNDING
-        return int(gain > (-ROUNDING if self.close else bound)) - int(gain < -bound)
+        return int(gain > bound) - int(gain < -bound)
 
 
 more, less = Gain(lambda value: value), Gain(lambda value: -value)
@@ -105,18 +109,8 @@ def at_most(bound: float) -> Gain:
     return Gain(lambda value: bound - value)
 
 
-def no_less(bound: float) -> Gain:
-    """Close to what is higher."""
-    return replace(at_least(bound), close=True)
-
-
-def no_more(bound: float) -> Gain:
-    """Close to what is lower."""
-    return replace(at_most(bound), close=True)
-
-
 def within(margin: float, of: float = 0.0) -> Gain:
-    return Gain(lambda value: margin - abs(value - of), close=True)
+    return Gain(lambda value: margin - abs(value - of))
 
 
 # -- questions -------------------------------------------------------------------------------------------------------
@@ -171,12 +165,13 @@ class Compared:
 
     def _doubt(self, seeds: Sequence[Sequence[Row]], known: Sequence[Sequence[float]]) -> float:
         """What a difference must exceed: an interval of 95 % over seeds, and what does not shrink with more of them; of
-        few seeds, what is known of the numbers of one."""
+        few seeds, what is known of the numbers of one. Seeds that agree by chance say no more than a test image can."""
         own = ERRORS * (self._error(seeds[:1], known[:1]) or 0.0)
         if len(seeds) < FEWEST:
             return own
         over_seeds = STUDENT.get(len(seeds), ERRORS) * (self._error(seeds, known) or 0.0)
-        return max(over_seeds, own) if self.numbers[0][1].lasting else over_seeds
+        steps = [measure.step_of(row) for rows in seeds for row, (_, measure) in zip(rows, self.numbers, strict=True)]
+        return max(over_seeds, *steps, own if self.numbers[0][1].lasting else 0.0)
 
 
 def propagated(formula: Callable[..., float], values: Sequence[float], errors: Sequence[float | None]) -> float | None:

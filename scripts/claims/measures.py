@@ -6,6 +6,7 @@ accuracies are taken as independent, which for lines that are tested on the same
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
@@ -74,6 +75,22 @@ def fallen_error(row: Row) -> float | None:
     return propagated(lambda one, other: one - other, [0, 0], [chance(first, of_first), chance(last, tested)])
 
 
+def image(row: Row, tasks: int = 0) -> float | None:
+    """What one test image makes of an accuracy on all of them; of a mean over so many tasks, one of a single task."""
+    tested, learned_in = row.get("tested"), len(row["over_time"])
+    return (100 / tested) * (learned_in / tasks if tasks else 1) if tested else None
+
+
+def old_image(row: Row) -> float | None:
+    """The same of a mean over all tasks but the last."""
+    return image(row, max(len(row["over_time"]) - 1, 1))
+
+
+def lost_image(row: Row) -> float | None:
+    best, one = learned(row), image(row)
+    return 100 * one / best if best and one else None
+
+
 # -- flatness and cost -----------------------------------------------------------------------------------------------
 
 
@@ -112,19 +129,34 @@ def _curved(key: str) -> Callable[[Row], float | None]:
     return lambda row: tables.curvature(None, row).get(key)
 
 
+def _curved_error(key: str) -> Callable[[Row], float | None]:
+    """Of a mean over states, from what each is known to."""
+
+    def error(row: Row) -> float | None:
+        known = [state[f"{key}_error"] for state in row["curvature"].get("peft") or []]
+        return float(math.hypot(*known) / len(known)) if known else None
+
+    return error
+
+
 # -- the measures ----------------------------------------------------------------------------------------------------
 
 ACCURACY = Measure(
     "accuracy on all classes at the end, points", "all_classes", lambda row: row["all_classes"],
-    error=lambda row: chance(row["all_classes"], row.get("tested")),
+    error=lambda row: chance(row["all_classes"], row.get("tested")), step=image,
 )  # fmt: skip
-FORGETTING = Measure("forgetting, points", "forgetting", lambda row: row["forgetting"], error=forgetting_error)
+FORGETTING = Measure(
+    "forgetting, points", "forgetting", lambda row: row["forgetting"], error=forgetting_error, step=old_image
+)
 LEARNED = Measure(
     "best accuracy on each task, mean over tasks, points", "learned", learned,
-    error=lambda row: chance(learned(row), row.get("tested")),
+    error=lambda row: chance(learned(row), row.get("tested")), step=image,
 )  # fmt: skip
-LOST = Measure("forgotten of what was learned, percent of it", "lost", lost, error=lost_error)
-FALLEN = Measure("accuracy after the first task less that at the end, points", "fallen", fallen, error=fallen_error)
+LOST = Measure("forgotten of what was learned, percent of it", "lost", lost, error=lost_error, step=lost_image)
+FALLEN = Measure(
+    "accuracy after the first task less that at the end, points", "fallen", fallen,
+    error=fallen_error, step=lambda row: image(row, 1),
+)  # fmt: skip
 MEMORY = Measure("peak memory of a step, GiB", "gigabytes", memory, "GiB", ".3f", True, _roughly(memory), True)
 SECONDS = Measure("steps of an epoch, s", "seconds", seconds, "s", ".3f", error=_roughly(seconds), lasting=True)
 OPERATIONS = Measure("multiply–adds of a step", "total_flops", operations, "multiply–adds", ".3g", True)
@@ -139,11 +171,15 @@ PHI_LAST = Measure(
     "in Φ",
     ".3g",
 )
-LARGEST, TRACE, RISE, BOUND, FIRST_SHARE = (
-    Measure(f"{tables.CURVATURE[key]}, mean over states", key, _curved(key), unit, ".3g")
-    for key, unit in (("largest", "in λ"), ("trace", "in the trace"), ("change", "nats"), ("bound", "nats"),
-                      ("share", "%"))
+LARGEST, TRACE = (
+    Measure(words, key, _curved(key), unit, ".3g", error=_curved_error(key))
+    for key, unit, words in (("largest", "in λ", "largest eigenvalue of the old tasks' Hessian, mean over states"),
+                             ("trace", "in the trace", "trace of the old tasks' Hessian, mean over states"))
 )  # fmt: skip
+SLACK = Measure(
+    "½λ‖Δθ‖² less the rise of the old tasks' loss, least over steps", "slack", _curved("slack"), "nats", ".3g"
+)
+FIRST_SHARE = Measure("|gᵀΔθ| of both terms, median over steps, %", "share", _curved("share"), "%", ".3g")
 PHI_HEAD_LAST = replace(
     PHI_LAST,
     words="Φ over adapter and head, after the last task",

@@ -26,34 +26,39 @@ WORDS = (HOLDS, MOSTLY, PARTLY, MIXED, PARTLY_NOT, MOSTLY_NOT, NOT, TOO_CLOSE, I
 LEGEND = (
     "A comparison is of two lines in one setting. It speaks for a claim, against it, or is too close to tell from "
     "chance.",
-    f"*{HOLDS}*: all speak for it. *{MOSTLY}*: three quarters or more of those that tell. *{MOSTLY_NOT}*: a quarter or "
-    f"fewer. *{PARTLY}*, *{PARTLY_NOT}*: the same, but fewer than half of all tell. *{MIXED}*: between the two. "
-    f"*{NOT}*: all speak against it. *{TOO_CLOSE}*: fewer than a quarter tell. *{IDLE}*: what it takes for granted is "
-    "not so here.",
+    f"*{HOLDS}*, *{NOT}*: all speak for it, or against it. *{MOSTLY}*, *{MOSTLY_NOT}*: three quarters or more of those "
+    f"that tell, and half or more of all. *{PARTLY}*, *{PARTLY_NOT}*: three quarters of those that tell, but fewer "
+    f"than half of all. *{MIXED}*: neither side has three quarters. *{TOO_CLOSE}*: fewer than a quarter tell. "
+    f"*{IDLE}*: what it takes for granted is not so here.",
 )
 RULE = (
     "**Comparisons.** Two lines are compared in one setting with the same seeds: the line that a claim is about less "
     "the other, or with × the one in units of the other. Lines that are missing or failed are in none. Streams whose "
-    "tasks bring no new classes are told apart, not counted.",
+    "tasks bring no new classes are shown apart, and in no count.",
     "**Three seeds or more.** A difference counts if zero lies outside the 95 % interval of its mean by Student's t: "
-    f"more than {STUDENT[3]:g} standard errors over three seeds.",
+    f"more than {STUDENT[3]:g} standard errors over three seeds, and more than what one test image makes of it.",
     f"**One or two seeds.** A difference of accuracies or of forgetting counts if it is more than {ERRORS:g} binomial "
     "standard errors of one seed, from the accuracies and the number of test images, as if the two lines had been "
-    "tested on different images. Of Φ the sign alone decides. What does not count is *too close*. How far seeds differ "
-    "is no part of this, so it is the milder test.",
-    "**Flatness.** Φ is taken at the paper's radius ρ for all lines, however large their parameters have become, and a "
-    "task's loss over the classes of its own. Points of one run are no independent ones, so of a run there is the mean "
-    "over tasks and the end.",
+    "tested on different images. Of Φ the sign alone decides, of a Hessian the errors "
+    "of its eigenvalue and its trace. What does not count is *too close*. How far seeds differ is no part of this, so "
+    "it is the milder test.",
+    "**Flatness.** Φ is taken at the paper's radius ρ for all lines, however far their parameters have moved, and a "
+    "task's loss over the classes of its own. It rises as an adapter moves away from where it began, so a line that "
+    "has moved less is flatter, whatever moved it. Points of one run are no independent ones, so of a run there is the "
+    "mean over tasks and the end.",
+    "**Shares.** What was learned is the best of several accuracies, each with its chance, so it is somewhat too high, "
+    "and the share that was lost too, most of all where little was learned.",
     "**Many comparisons.** Each is made by itself: of a hundred in which nothing differs, about five will tell.",
     f"**Cost.** A measured time or memory is taken to be right to {100 * PRECISION:g} %, so ratios count beyond "
     f"{100 * ERRORS * PRECISION * 2**0.5:.0f} %. Operations are counted, and exact.",
-    "**Close.** Where a claim says that something is close, it names a margin: a mean within it speaks for the claim, "
-    "one that is outside by what counts as a difference speaks against it.",
+    "**Close.** Where a claim says that something is close, it names a margin: a mean that is within it by what counts "
+    "as a difference speaks for the claim, one that is outside by as much against it.",
     "**What is taken for granted.** A claim about what an adapter's steps change, or leave as it is, says nothing "
-    "where they change nothing, and one about forgetting nothing of a line that has learned nothing. So comparisons "
-    "are not counted, as the claim's row then says, in settings where a first-order adapter is not shown to learn "
-    "tasks better than the classifier alone, or where ZO-FC's is not shown to add accuracy to it; and, of forgetting, "
-    f"with a line that ends below twice chance. If none is left, the claim *{IDLE}*.",
+    "where they change nothing, and one about forgetting nothing of a line that had too little to forget. So "
+    "comparisons are not counted, as the claim's row then says, in settings where a first-order adapter is not shown "
+    "to learn tasks better than the classifier alone, or where ZO-FC's is not shown to add accuracy to it; and, of "
+    "forgetting, with a line that ends below twice chance, or that had learned less than the other forgot. If none is "
+    f"left, the claim *{IDLE}*.",
     "**The paper's own numbers** are counted in the same way; they are of one seed, and there the sign decides.",
 )
 
@@ -70,23 +75,23 @@ class Verdict:
 
 
 Judge = Callable[[Evidence], Verdict]
+Failing = tuple[str, tuple[str, ...]]  # a setting, and a line there, two side by side, or none: all
 
 
 @dataclass(frozen=True)
 class Premise:
-    """What a claim takes for granted: `but` says of what it is not so, and `failing` finds it: lines in their settings,
-    or, with no name, all lines there."""
+    """What a claim takes for granted: `but` says of what it is not so, and `failing` finds it."""
 
     but: str
-    failing: Callable[[Evidence], set[tuple[str, str]]]
+    failing: Callable[[Evidence], set[Failing]]
 
-    def fails(self, one: Comparison, failing: set[tuple[str, str]]) -> bool:
-        return any((one.setting, line) in failing for line in ("", *one.lines))
+    def fails(self, one: Comparison, failing: set[Failing]) -> bool:
+        return any((one.setting, lines) in failing for lines in ((), one.lines, *((line,) for line in one.lines)))
 
 
-def shown(question: Question, but: str) -> Premise:
-    """That a question is answered with yes."""
-    return Premise(but, lambda evidence: {(one.setting, "") for one in question(evidence) if one.side < 1})
+def shown(question: Question, but: str, of: tuple[str, ...] = ()) -> Premise:
+    """That a question is answered with yes; if it matters to comparisons with one line alone, `of` this line."""
+    return Premise(but, lambda evidence: {(one.setting, of) for one in question(evidence) if one.side < 1})
 
 
 def judged(
@@ -122,10 +127,11 @@ def band(found: Sequence[Comparison]) -> str:
         return TOO_CLOSE
     if 0 not in sides and len(set(sides)) == 1:
         return HOLDS if sides[0] > 0 else NOT
-    bear, many = told.count(1) / len(told), len(told) >= MANY * len(sides)
-    if 1 - MOST < bear < MOST:
+    if 1 - MOST < told.count(1) / len(told) < MOST:
         return MIXED
-    return (MOSTLY if many else PARTLY) if bear >= MOST else MOSTLY_NOT if many else PARTLY_NOT
+    most = 1 if told.count(1) > told.count(-1) else -1
+    many = told.count(most) >= MANY * len(sides)
+    return {(1, True): MOSTLY, (1, False): PARTLY, (-1, True): MOSTLY_NOT, (-1, False): PARTLY_NOT}[most, many]
 
 
 def class_incremental(setting: str) -> bool:
@@ -212,7 +218,7 @@ def _in_full(found: Sequence[Comparison], void: Sequence[Comparison], rests: Pre
     words = _numbers(counted)
     if rests is not None and void:
         parts = "; ".join(_by_setting(void, len({one.lines for one in void}) == 1))
-        words.append(f"Not counted, {rests.but}{HOW}: {parts}.")
+        words.append(f"Not counted, {rests.but}{HOW * (len(void) > parts.count('; ') + 1)}: {parts}.")
     for setting in dict.fromkeys(one.setting for one in apart):
         mine = [one for one in apart if one.setting == setting]
         words.append(f"Not counted, since tasks bring no new classes: {setting} {_score(mine)}{_span(mine)}.")

@@ -9,18 +9,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from claims.comparisons import Measure
 from claims.lines import MAIN
+from claims.measures import ACCURACY, FORGETTING, LEARNED, chance
 from page.files import Result
 from page.words import listed, table
-from rate_search import REPEATED, ROUNDS, chosen, rows_of
+from rate_search import FACTORS, MODULES, REPEATED, ROUNDS, chosen, ranked, rows_of
 from zofc.recipe import Recipe, load_recipe
 from zofc.studies.catalogue import Line
-from zofc.studies.scale import Scale
+from zofc.studies.scale import LIKE, Scale
 from zofc.studies.settings import SETTINGS
 
 RATES = Path("results/small_rates.json")
 SHOWN, IMAGES = "cifar100-inc5", 500  # the setting of the table, and CIFAR-100's training images a class
-SWEPT = {"adapter-fo": "first order", "zofc": "ZO-FC"}  # families of recipes
+SWEPT = {"classifier-fo": "classifier alone", "adapter-fo": "first order", "zofc": "ZO-FC"}  # families of recipes
+GROUPS = {"head": "classifier", "peft": "module"}
 MODULE = ("kind", "rank", "blocks", "length")  # of a recipe's peft
 
 
@@ -49,7 +52,7 @@ def training(results: Sequence[Result], root: Path) -> list[str]:
     (result,) = found
     rates = rates_of(root)
     edges = searched(rates)
-    lines = [line for line in result.study.lines if load_recipe(f"{line.family}/{SHOWN}", []).optimize]
+    lines = [line for line in _lines(results) if load_recipe(f"{line.family}/{SHOWN}", []).optimize]
     rows = [_row(line, result.scale, edges) for line in lines]
     heads = (f"a task of {SHOWN}", "epochs here", "steps here", "the paper's epochs", "its steps", "learning rates ×")
     told = [
@@ -59,6 +62,16 @@ def training(results: Sequence[Result], root: Path) -> list[str]:
         *_modules(lines, result),
     ]
     return [table(heads, rows), *told]
+
+
+def _lines(results: Sequence[Result]) -> list[Line]:
+    """Of the studies that train, the first with a recipe's rates; those of the main table first."""
+    ordered = sorted(results, key=lambda result: (result.study.name,) != MAIN)
+    trained = [line for result in ordered if any("run" in row for row in result.good) for line in result.study.lines]
+    found: dict[str, Line] = {}
+    for line in trained:
+        found.setdefault(LIKE.get(line.family, line.family), line)
+    return list(found.values())
 
 
 def _row(line: Line, scale: Scale, edges: Mapping[str, str]) -> tuple[str, ...]:
@@ -75,7 +88,7 @@ def _row(line: Line, scale: Scale, edges: Mapping[str, str]) -> tuple[str, ...]:
 
 def _by_group(values: Mapping[str, float]) -> str:
     """One value if all groups have the same."""
-    shown = {name: f"{value:g}" for name, value in values.items()}
+    shown = {GROUPS[name]: f"{value:g}" for name, value in values.items()}
     if len(set(shown.values())) == 1:
         return next(iter(shown.values()))
     return ", ".join(f"{name} {value}" for name, value in shown.items())
@@ -99,7 +112,7 @@ def searched(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         head = _edge(best[0], [head for head, _ in tried])
         modules = {module for head, module in tried if head == best[0]}
         module = _edge(best[1], list(modules)) if len(modules) > 1 else head  # it went with the classifier's
-        parts = {head} if head == module else {f"head {head}" * bool(head), f"module {module}" * bool(module)}
+        parts = {head} if head == module else {f"classifier {head}" * bool(head), f"module {module}" * bool(module)}
         if told := ", ".join(sorted(filter(None, parts))):
             found[family] = told
     return found
@@ -127,21 +140,50 @@ def told_of_search(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not all(rounds.values()):
         return []
     classes = {name: f"{ROUNDS[name].classes} classes in tasks of {_number(ROUNDS[name].increment)}" for name in rounds}
+    factors, modules = (", ".join(f"{value:g}" for value in some) for some in (FACTORS, MODULES))
     return [
         f"The learning rates are the recipe's times factors from a search ([{RATES}](../{RATES})) with the recipes of "
         "the studies, trained and tested on training images of CIFAR-100 that are in no table. All rates were "
-        "multiplied by the same factor, then, with the best of these, the module's once more: "
-        f"{len(rounds['short'])} runs on {classes['short']}, {_seeds(rounds['short'])} of each. The "
-        f"{_number(REPEATED)} best of every family were run again, {len(rounds['long'])} runs, on {classes['long']}, "
-        f"{_seeds(rounds['long'])} of each, and those with the highest accuracy on all classes were taken, for all "
-        "data. What is trained for longer or without augmentation has the same rates."
+        f"multiplied by the same factor ({factors}), then, with the best of these, the module's once more ({modules}): "
+        f"{_runs(rounds['short'])} on {classes['short']}, {_seeds(rounds['short'])}. The {_number(REPEATED)} best of "
+        f"every family were run again, {_runs(rounds['long'])} on {classes['long']}, {_seeds(rounds['long'])}, and "
+        "those with the highest accuracy on all classes were taken, for all data. What is trained for longer or "
+        f"without augmentation has the same rates. {_within_noise(rounds['long'])}"
     ]
 
 
+def _runs(rows: Sequence[Mapping[str, Any]]) -> str:
+    return f"{len(rows)} run{'s' * (len(rows) > 1)}"
+
+
+def _within_noise(rows: Sequence[Mapping[str, Any]]) -> str:
+    """For how many families the best factors lead the second by less than their chance."""
+    close, order = 0, ranked(rows, "long")
+    for family, pairs in order.items():
+        by_pair = [[row for row in rows if row["family"] == family and (row["head"], row["module"]) == pair]
+                   for pair in pairs[:2]]  # fmt: skip
+        means = [statistics.fmean(row["all_classes"] for row in some) for some in by_pair]
+        tested = sum(row["tested"] for row in by_pair[0])
+        close += len(pairs) > 1 and means[0] - means[1] < 2**0.5 * (chance(means[0], tested) or 0.0)
+    return (
+        f"For {close} of {len(order)} families the best lead the second by less than the binomial error of the "
+        "difference, so another search may choose otherwise."
+    )
+
+
 def _seeds(rows: Sequence[Mapping[str, Any]]) -> str:
-    """How many runs the factors of a round had."""
-    found = sorted(Counter((row["family"], row["head"], row["module"]) for row in rows).values())
-    return f"{found[0]} seed{'s' * (found[0] > 1)}" if found[0] == found[-1] else f"{found[0]} to {found[-1]} seeds"
+    """How many runs the factors of a round had, for how many families, and where some are missing."""
+    by_pair = Counter((row["family"], row["head"], row["module"]) for row in rows if "failed" not in row)
+    most = {family: max(n for key, n in by_pair.items() if key[0] == family) for family, _, _ in by_pair}
+    told = [
+        f"{_count(n, 'seed')} for {_count(list(most.values()).count(n), 'family')}" for n in sorted({*most.values()})
+    ]
+    short = [f"{family} ({head:g}, {module:g})" for (family, head, module), n in by_pair.items() if n < most[family]]
+    return listed(told[::-1]) + (f" (fewer of {listed(short)})" if short else "")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what if number == 1 else 'families' if what == 'family' else what + 's'}"
 
 
 def _number(value: int) -> str:
@@ -149,7 +191,8 @@ def _number(value: int) -> str:
 
 
 def swept(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the search found for the adapter as its rate rises, by either order: a table, and what it is."""
+    """What the search found for the adapter as its rate rises, by either order, and for the classifier alone: a table,
+    and what it is."""
     found: dict[tuple[int, float, float], dict[str, list[Mapping[str, Any]]]] = {}
     for row in rows:
         if row["family"] in SWEPT and "failed" not in row:
@@ -157,20 +200,20 @@ def swept(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             found.setdefault(key, {}).setdefault(row["family"], []).append(row)
     heads = ["classes", "classifier ×", "adapter ×"]
     for title in SWEPT.values():
-        heads += [f"{title}: all classes %", f"{title}: forgetting"]
+        heads += [f"{title}: all classes %", "learned", "forgotten"]
     shown = []
     for key, by_family in sorted(found.items()):
-        cells = [_mean(by_family.get(family, ()), what) for family in SWEPT for what in ("all_classes", "forgetting")]
+        cells = [_mean(by_family.get(family, ()), of) for family in SWEPT for of in (ACCURACY, LEARNED, FORGETTING)]
         shown.append((*(f"{value:g}" for value in key), *cells))
     after = (
-        "How accuracy and forgetting depend on the rates, in the search. What first order forgets more than ZO-FC is a "
-        "matter of how far its adapter is moved: compare them at equal accuracy."
+        "In the search, mean over seeds: accuracy on all classes at the end, best accuracy on each task, and "
+        "forgetting, in points. Of the classifier alone both factors are its own."
     )
     return [table(heads, shown), after] if shown else []
 
 
-def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> str:
-    known = [row[key] for row in rows if row[key] is not None]
+def _mean(rows: Sequence[Mapping[str, Any]], measure: Measure) -> str:
+    known = [value for row in rows if (value := measure.of(row)) is not None]
     return f"{statistics.fmean(known):.1f}" if known else "–"
 
 
@@ -180,17 +223,16 @@ def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> str:
 def _modules(lines: Sequence[Line], result: Result) -> list[str]:
     """Methods whose module is another under zeroth order than under first, by the recipes."""
     families = {line.family: line.title for line in lines}
-    recipes = dict.fromkeys(SETTINGS[name].recipes for name in result.settings)
     found: dict[str, list[str]] = {}
     for family, title in families.items():
         other = family.removesuffix("-fo") + "-zo"
         if family.endswith("-fo") and other in families:
-            for setting in recipes:
-                if told := _differing(family, other, setting):
+            for setting in result.settings:
+                if told := _differing(family, other, SETTINGS[setting].recipes):
                     found.setdefault(f"{title.removesuffix(', FO')} has {told}", []).append(setting)
     if not found:
         return []
-    told = "; ".join(f"{what} (recipes of {listed(where)})" for what, where in found.items())
+    told = "; ".join(f"{what} (on {listed(where)})" for what, where in found.items())
     return [f"Not all methods have the same module under both orders: {told}. Their orders differ by that as well."]
 
 

@@ -127,6 +127,10 @@ def measure(run: KeptRun, settings: Settings, notices: list[str], tell: Tell = l
         missing = [group for group in name.split("+") if group not in type(run.model.method).group_names]
         if missing:
             raise RunError(f"over: '{run.recipe.method.name}' has no {missing[0]}; measure it over {all_sets(run)[-1]}")
+    states = [task for task in run.kept if task % settings.every == 0]
+    if not states:
+        last = max(run.kept)
+        raise RunError(f"every: of {last} tasks none is measured with {settings.every}; give {last} at most")
     tell("loading the images")
     batches = {
         task: run.batches(task, settings.split, settings.images, settings.batch) for task in range(1, max(run.kept) + 1)
@@ -134,9 +138,6 @@ def measure(run: KeptRun, settings: Settings, notices: list[str], tell: Tell = l
     if why := type(run.model.method).couples_images:
         notices.append(f"the loss is no mean over images: it depends on the batches, here of {settings.batch} ({why})")
     found: dict[str, list[TaskFlatness]] = {name: [] for name in sets}
-    states = list(run.kept)[settings.every - 1 :: settings.every]
-    if not states:
-        raise RunError(f"every: the run has kept {len(run.kept)} tasks, so {settings.every} leaves none to measure")
     for task in states:
         state = _State(run, task, batches, settings)
         for name in sets:

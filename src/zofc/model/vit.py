@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -221,9 +221,10 @@ def walk(
             continue
         function = compiled_advance() if compiled else advance
         given = (vit.blocks[number], at.pop(), insert, stop, kept)
-        # random layers draw by name, so there is no state of a generator to keep, which waits for the device
-        again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-        at.append(again(function, *given) if recompute else function(*given))
+        if recompute:  # random layers draw by name: no generator has a state to keep, which would wait for the device
+            at.append(checkpoint(function, *given, use_reentrant=False, preserve_rng_state=False))
+        else:
+            at.append(function(*given))
     return at[0]
 
 

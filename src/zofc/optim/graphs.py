@@ -30,7 +30,7 @@ class Recording:
 
 class Recorder:
     """Calls of the same kind: the first few as they are, the others replayed. All recordings work in the same memory,
-    so that they need no more of it than the largest."""
+    so that beside their inputs and results they need no more of it than the largest."""
 
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled and torch.cuda.is_available()
@@ -50,6 +50,8 @@ class Recorder:
         if key not in self.recordings:
             with torch.cuda.device(inputs[0].device):
                 self.recordings[key] = _record(work, inputs, self.pool)
+            if self.recordings[key] is None:  # what failed may have left its pool unfit for others
+                self.pool = torch.cuda.graph_pool_handle()
         recording = self.recordings[key]
         if recording is None:
             return work(*inputs)

@@ -208,6 +208,8 @@ class Placement:
             given = some, labels[where], key, torch.full_like(key, where.start)
             found, loss, right = work(*given) if record is None else record(("part", *movers), work, *given)
             share = len(some) / len(images)
+            if share == 1.0 and record is None:
+                return found, loss, right
             for name, g in found.items():
                 total[name] = total[name].add_(g, alpha=share) if name in total else g * share
             losses.append(loss * share)
@@ -233,7 +235,9 @@ class Placement:
         with torch.enable_grad():
             loss = self.method.loss(leaves, features, labels)
             gradients = differentiate(loss * scale, list(leaves.values()))
-        found = {name: g / scale for name, g in zip(leaves, gradients, strict=True) if g is not None}
+        found = {name: g for name, g in zip(leaves, gradients, strict=True) if g is not None}
+        if scale != 1.0:
+            found = {name: g / scale for name, g in found.items()}
         with torch.no_grad():
             right = self.method.hits(leaves, features, labels)
         return found, loss.detach(), right

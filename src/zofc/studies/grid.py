@@ -142,11 +142,12 @@ def collect(
     tell: Callable[[str], None] = print,
 ) -> list[Row]:
     """Run a grid and keep its rows, in the order of the cells, in the file `out`, written anew after each. Rows that
-    are there already are kept: those of a run of the same recipe for it, the others behind all."""
+    are there already are kept: those of a run of the same recipe for it, the others behind all. What had failed is
+    tried again if it is asked for, and else stays known to have failed."""
     kept = _rows_before(out, about)
     known = {row["run"]: row for row in kept if "run" in row}
     names = [cell.name(runs) for cell in cells]
-    others = [row for row in kept if row.get("run") not in names]
+    others = [row for row in kept if row.get("run") not in names and not ("failed" in row and _asked(row, cells))]
     found = {number: {**known[name], **cells[number].labels} for number, name in enumerate(names) if name in known}
     order = {id(cell): number for number, cell in enumerate(cells)}
     for cell, row in run_grid([cell for cell in cells if order[id(cell)] not in found], runs, workers):
@@ -157,6 +158,10 @@ def collect(
     return [found[number] for number in sorted(found)]
 
 
+def _asked(row: Row, cells: Sequence[Cell]) -> bool:
+    return any(all(row.get(key) == value for key, value in cell.labels.items()) for cell in cells)
+
+
 def _rows_before(out: Path, about: Mapping[str, Any]) -> list[Row]:
     if not out.is_file():
         return []
@@ -164,4 +169,4 @@ def _rows_before(out: Path, about: Mapping[str, Any]) -> list[Row]:
     rows: list[Row] = whole.pop("rows")
     if whole != json.loads(json.dumps(about)):
         raise RunError(f"{out} holds rows that were made with other settings; name another file, or move it away")
-    return [row for row in rows if "failed" not in row]
+    return rows

@@ -31,12 +31,13 @@ FLATNESS = {
     for which, when in (("last", "after the last task"), ("mean", "mean over tasks"))
 }
 CURVATURE = {
-    "largest": "λ, largest eigenvalue of the old tasks' Hessian",
-    "trace": "its trace",
-    "change": "F, rise of the loss by the next task",
+    "largest": "largest eigenvalue λ of the old tasks' Hessian",
+    "trace": "trace of it",
+    "change": "rise F of the loss by the next task",
     "first": "gᵀΔθ",
     "second": "½ΔθᵀHΔθ",
     "bound": "½λ‖Δθ‖²",
+    "slack": "least ½λ‖Δθ‖² − F",
     "share": "|gᵀΔθ| of both terms, %",
 }
 MEASURES = {
@@ -48,9 +49,8 @@ MEASURES = {
     "trade-off": {**MEMORY, "all_classes": SPELLED["all_classes"]},
 }
 EXECUTED, FORMULA = ": executed", ": formula"  # what the titles of the rows of operations end with
-DIGITS = (
-    {"gigabytes": ".3f", "seconds": ".3f"} | dict.fromkeys(costs.OPERATIONS, ".4g") | dict.fromkeys(CURVATURE, ".3g")
-)
+DIGITS = {"gigabytes": ".3f", "seconds": ".3f"} | dict.fromkeys(costs.OPERATIONS, ".4g")
+SIGNIFICANT = {*FLATNESS, *CURVATURE}  # of any size, so with as many significant digits
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Number:
         mean, spread = self.mean, self.spread
         shown = NONE
         if mean is not None:
-            form = f".{_places(mean)}f" if self.metric in FLATNESS else DIGITS.get(self.metric, ".2f")
+            form = f".{_places(mean)}f" if self.metric in SIGNIFICANT else DIGITS.get(self.metric, ".2f")
             shown = format(mean, form) + ("" if spread is None else f" ± {spread:{form}}")
             shown += f" ({len(self.values)} of {self.seeds} seeds)" * (len(self.values) < self.seeds)
         return shown if self.printed is None else f"{shown} [{self.printed:g}]"
@@ -179,18 +179,28 @@ def _flatness(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def curvature(line: Line | None, row: Mapping[str, Any]) -> dict[str, float]:
-    """Means over the states that were measured, and of forgetting over the steps from them to the next task."""
+    """Means over the states that were measured, and of forgetting over the steps from them to the next task that moved
+    something; of these the least slack of the bound, and the median share."""
     states = row["curvature"].get("peft") or []
-    steps = [state["forgetting"] for state in states if state["forgetting"]]
+    steps = [state["forgetting"] for state in states if state["forgetting"] and state["forgetting"]["distance"]]
     found = {key: [state[key] for state in states] for key in ("largest", "trace")}
     found |= {key: [step[key] for step in steps] for key in ("change", "first", "second", "bound")}
-    found["share"] = [100 * step["first_share"] for step in steps]
-    return {key: statistics.fmean(values) for key, values in found.items() if values}
+    means = {key: statistics.fmean(values) for key, values in found.items() if values}
+    if not steps:
+        return means
+    slack = min(step["bound"] - step["change"] for step in steps)
+    return {**means, "slack": slack, "share": statistics.median(100 * step["first_share"] for step in steps)}
 
 
 def _places(value: float, significant: int = 3) -> int:
     """Behind the point, so that a value of any size has as many significant digits."""
     return max(0, significant - 1 - math.floor(math.log10(abs(value)))) if value else significant
+
+
+def _unconverged(rows: Rows) -> str:
+    states = [state for row in rows for some in row.get("curvature", {}).values() for state in some]
+    short = sum(not state["converged"] for state in states)
+    return f" In {short} of {len(states)} states λ had not converged, and is too low." if short else ""
 
 
 def _images(asked: Settings) -> str:
@@ -211,9 +221,10 @@ def _notes(study: Study, scale: Scale, rows: Rows) -> list[str]:
         asked = scale.curvature
         return [
             f"Over the adapter, on {_images(asked)}, softmax over a task's own rows, in float64; mean over the states "
-            f"after every {asked.every} tasks. The loss is that of the tasks before the last, and for F and its terms, "
-            "which are of the step to the next task, of all so far: a mean over their images, in nats. λ by Lanczos "
-            f"({asked.products} products at most), the trace by Hutchinson ({asked.probes} probes)."
+            f"after every {asked.every} tasks, of the share the median. The loss is that of the tasks before the last, "
+            "and for F and its terms, which are of the step to the next task, of all so far: a mean over their images, "
+            f"in nats. λ by Lanczos ({asked.products} products at most), the trace by Hutchinson ({asked.probes} "
+            f"probes).{_unconverged(rows)}"
         ]
     if study.shows == "flatness":
         asked = scale.flatness

@@ -214,7 +214,7 @@ class MeasureFlatness:
         if found is None:
             run = KeptRun(path, recipe.training.device)
             measured = measure(run, self.settings, [])
-            with run.folder.locked():
+            with run.folder.locked(SAVING):  # another measurement of the run may be writing its own
                 run.folder.write_json(self.file, measured.as_json())
             found = self._found(path)
         return {**row, self.kind: found}
@@ -259,10 +259,12 @@ class MeasureCurvature(MeasureFlatness):
 
     def _kept(self, entry: dict[str, Any]) -> Any:
         step = entry["forgetting"]
+        found, trace = entry["spectrum"], entry["trace"]
+        converged = found["converged"] and (step is None or step["spectrum"]["converged"])
         return {
-            "task": entry["task"], "largest": entry["spectrum"]["largest"], "trace": entry["trace"]["mean"],
-            "trace_error": entry["trace"]["error"], "forgetting": None if step is None else step["over"],
-            "smoothed": [{key: one[key] for key in ("epsilon", "increase", "expansion")} for one in entry["smoothed"]],
+            "task": entry["task"], "largest": found["largest"], "largest_error": found["residual"],
+            "converged": converged, "trace": trace["mean"], "trace_error": trace["error"],
+            "forgetting": None if step is None else step["over"],
         }  # fmt: skip
 
     def told(self, row: Row) -> str:
@@ -271,4 +273,5 @@ class MeasureCurvature(MeasureFlatness):
 
     def passes(self, recipe: Recipe) -> float:
         products = 2 * self.settings.products + self.settings.probes  # of the old tasks' loss, and of all so far
-        return super().passes(recipe) / self.settings.every * products
+        of_sets = len(self.settings.over) / 2
+        return super().passes(recipe) * of_sets / self.settings.every * products
