@@ -581,7 +581,8 @@ def test_curvature_is_measured_after_some_tasks_and_told_with_what_forgetting_is
         assert state["task"] == 2 and state["largest"] == entry["spectrum"]["largest"]
         assert state["forgetting"]["change"] == over["change"]
         shown = [entry["spectrum"]["largest"], entry["trace"]["mean"], over["change"], over["first"], over["second"],
-                 over["bound"], 100 * over["first_share"]]  # fmt: skip
+                 over["bound"], over["bound"] - over["change"], 100 * over["first_share"]]  # fmt: skip
+        assert state["converged"] == (entry["spectrum"]["converged"] and entry["forgetting"]["spectrum"]["converged"])
         assert [float(cell) for cell in cells] == pytest.approx(shown, rel=0.01)
     assert (tmp_path / "out" / "tiny" / "curvature" / "cifar100-inc5.png").stat().st_size > 5000
     assert any("after every 2 tasks" in note for note in grid.notes)
