@@ -563,6 +563,17 @@ def test_flatness_curves_that_were_stopped_give_the_same_table_and_have_named_ax
         assert words in page.replace("\\u003cbr\\u003e", " ")
 
 
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ((0.0171, 0.0173), "0.0172 ± 0.0001"), ((1680.0, 1900.0), "1790 ± 156"), ((125.4,), "125"), ((0.0,), "0.00"),
+        ((3.52e-4,), "0.000352"), ((-2.27e-11,), "-2.27e-11"), ((4e7,), "4.00e+07"),
+    ],
+)  # fmt: skip
+def test_numbers_of_any_size_have_as_many_significant_digits(values: tuple[float, ...], shown: str) -> None:
+    assert str(tables.Number("ZO-FC", "cifar100-inc5", "trace", values, len(values), 0, None)) == shown
+
+
 def test_curvature_is_measured_after_some_tasks_and_told_with_what_forgetting_is_made_of(
     tmp_path: Path, tiny_weights: Path
 ) -> None:

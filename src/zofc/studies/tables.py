@@ -80,7 +80,7 @@ class Number:
         mean, spread = self.mean, self.spread
         shown = NONE
         if mean is not None:
-            form = f".{_places(mean)}f" if self.metric in SIGNIFICANT else DIGITS.get(self.metric, ".2f")
+            form = _significant(mean) if self.metric in SIGNIFICANT else DIGITS.get(self.metric, ".2f")
             shown = format(mean, form) + ("" if spread is None else f" ± {spread:{form}}")
             shown += f" ({len(self.values)} of {self.seeds} seeds)" * (len(self.values) < self.seeds)
         return shown if self.printed is None else f"{shown} [{self.printed:g}]"
@@ -192,9 +192,10 @@ def curvature(line: Line | None, row: Mapping[str, Any]) -> dict[str, float]:
     return {**means, "slack": slack, "share": statistics.median(100 * step["first_share"] for step in steps)}
 
 
-def _places(value: float, significant: int = 3) -> int:
-    """Behind the point, so that a value of any size has as many significant digits."""
-    return max(0, significant - 1 - math.floor(math.log10(abs(value)))) if value else significant
+def _significant(value: float, digits: int = 3) -> str:
+    """A form with so many significant digits; very small and very large ones with an exponent."""
+    size = math.floor(math.log10(abs(value))) if value else 0
+    return f".{max(0, digits - 1 - size)}f" if -5 <= size < 6 else f".{digits - 1}e"
 
 
 def _unconverged(rows: Rows) -> str:
