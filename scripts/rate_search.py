@@ -1,18 +1,18 @@
 """The learning rates of the studies at small scale: a search on training images that are in no table.
 
-    python scripts/rate_search.py short --out results/small_rates.json --seeds 1 2 3 --set SLICE    # main table
+    python scripts/rate_search.py short --out results/small_rates.json --families MAIN --seeds 1 2 3 --set SLICE
     python scripts/rate_search.py short --out results/small_rates.json --families ABLATED --set SLICE
     python scripts/rate_search.py long --out results/small_rates.json --seeds 1 2 --set SLICE
     python scripts/rate_search.py chosen --out results/small_rates.json
 
 where the slice is `data.source=parquet:cifar100-held-out backbone.name=vit_small_p8_64.safetensors training.device=cuda
 training.threads=1`: a folder with the first of CIFAR-100's three files of training images as its training set and the
-second as its test set (the studies train on the third). The families of the main table had three seeds in the short
-round, those of the ablations alone one. Every family of recipes that a study trains is searched, with the studies' own
-recipes, fast as most of these are run: their rates belong to another backbone and to many more steps. The short round
-multiplies all rates by the same factor, then, with the best of these, the module's once more. It has two tasks, and
-what moves too far does its harm over many: so the long round repeats the three best of each family on ten tasks, and
-the best of them is taken.
+second as its test set (the studies train on the third). The families of the main table (MAIN) had three seeds in the
+short round, those of the ablations alone (ABLATED) one. Every family of recipes that a study trains is searched, with
+the studies' own recipes, fast as most of these are run: their rates belong to another backbone and to many more steps.
+The short round multiplies all rates by the same factor, then, with the best of these, the module's once more. It has
+two tasks, and what moves too far does its harm over many: so the long round repeats the three best of each family on
+ten tasks, and the best of them is taken.
 """
 
 from __future__ import annotations

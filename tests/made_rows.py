@@ -29,6 +29,7 @@ def curved(task: int, **numbers: float) -> dict[str, Any]:
     """A state in which curvature was measured."""
     step = {
         "distance": 1.0,
+        "bound_error": 0.01,
         "change": 0.1,
         "first": 0.02,
         "second": 0.06,

@@ -746,7 +746,7 @@ def test_means_over_seeds_stand_beside_the_papers_numbers(tmp_path: Path) -> Non
 
 def seeds_apart(tmp_path: Path) -> RunRecord:
     """Two seeds with other test images and other classes in a task, of which the flatness was measured."""
-    for seed, rows, counts in ((1, [[80.0], [60.0, 90.0]], [100, 300]), (2, [[70.0], [50.0, None]], [300, 100])):
+    for seed, rows, counts in ((1, [[80.0], [60.0, 90.0]], [100, 300]), (2, [[70.0], [50.0, 70.0]], [300, 100])):
         path = write_run(tmp_path / str(seed), rows, seed=seed, counts=counts, groups=[[f"{seed}a"], [f"{seed}b"]])
         measured = [{"task": 2, "over": "peft", "phi": float(seed)}, {"task": 2, "over": "head", "phi": 5.0}]
         (path / "flatness.json").write_text(json.dumps({"rho": 0.05, "rows": measured[: 3 - seed]}))
@@ -756,15 +756,45 @@ def seeds_apart(tmp_path: Path) -> RunRecord:
 
 def test_what_is_drawn_of_several_seeds_are_means_of_each_runs_own_numbers(tmp_path: Path) -> None:
     record = seeds_apart(tmp_path)
-    assert record.accuracies.values == pytest.approx((75.0, (82.5 + 50.0) / 2))  # not of the mean matrix
-    assert record.accuracies.spreads == pytest.approx((50**0.5, 32.5 / 2**0.5))
+    assert record.accuracies.values == pytest.approx((75.0, (82.5 + 55.0) / 2))  # not of the mean matrix
+    assert record.accuracies.spreads == pytest.approx((50**0.5, 27.5 / 2**0.5))
     assert record.drops.values == pytest.approx((20.0,)) and record.drops.spreads == pytest.approx((0.0,))
-    assert record.matrix is not None and record.matrix.rows == ((75.0,), (55.0, 90.0))
+    assert record.matrix is not None and record.matrix.rows == ((75.0,), (55.0, 80.0))
     assert record.matrix.counts == (400, 400) and record.matrix.groups == ()  # classes of a task differ
-    assert tables.show(record).rows[1][1] == "66.2"
+    assert tables.show(record).rows[1][1] == "68.8"
+    assert tables.summary([record]).rows[0][2] == "68.75 ± 19.45"
     over = {row.over: row for row in record.flatness}
     assert over["peft"].values == {"phi": 1.5} and over["peft"].spreads == pytest.approx({"phi": 0.5**0.5})
     assert over["head"].values == {"phi": 5.0} and over["head"].spreads == {"phi": None}
+
+
+def test_only_runs_with_the_same_numbers_measured_are_put_together(tmp_path: Path) -> None:
+    write_run(tmp_path / "1", [[80.0], [60.0, 90.0]], seed=1, title="A, seed 1")
+    write_run(tmp_path / "2", [[80.0], [60.0, None]], seed=2)  # a mean over other tasks
+    write_run(tmp_path / "3", [[80.0], [60.0, 70.0]], seed=3, finished=False, tasks=3)
+    write_run(tmp_path / "4", None, seed=4)
+    assert [len(record.folders) for record in over_seeds(read_runs([tmp_path]))] == [1, 1, 1, 1]
+    path = write_run(tmp_path / "5", [[80.0], [60.0, 70.0]], seed=5, title="A, seed 5")
+    first = over_seeds(read_runs([tmp_path]))[0]
+    assert first.folders == (tmp_path / "1", path) and first.title == first.name  # not that of one of them
+    for folder in first.folders:
+        content = json.loads((folder / "metrics.json").read_text())
+        (folder / "metrics.json").write_text(json.dumps({**content, "saved": True}))
+    records = [RunRecord.read(folder) for folder in first.folders]
+    assert len(over_seeds(records)) == 2  # each has classes of its own
+
+
+def test_time_of_several_seeds_is_their_mean_memory_the_most_and_a_radius_is_one(tmp_path: Path) -> None:
+    for seed, cost, rho in ((1, 10.0, 0.05), (2, 30.0, 0.1)):
+        path = write_run(tmp_path / str(seed), triangle(2), seed=seed)
+        content = json.loads((path / "metrics.json").read_text())
+        seconds = {"train": cost, "evaluate": 2 * cost}
+        (path / "metrics.json").write_text(json.dumps({**content, "seconds": seconds, "peak_memory": cost * 2**20}))
+        row = {"task": 2, "over": "peft", "phi": cost}
+        (path / "flatness.json").write_text(json.dumps({"rho": rho, "rows": [row]}))
+    (record,) = over_seeds(read_runs([tmp_path]))
+    assert (record.train_seconds, record.evaluate_seconds, record.peak_memory) == (20.0, 40.0, 30 * 2**20)
+    assert [(row.values, row.rho) for row in record.flatness] == [({"phi": 10.0}, 0.05)]
 
 
 def test_figures_of_several_seeds_have_bars_and_those_of_one_run_none(tmp_path: Path) -> None:

@@ -31,7 +31,6 @@ HYBRID, CLASSIFIER = of(*STEP, "ZO-FC"), first("Learnable Cls.", STEP)
 PUBLISHED = ("step",)  # the step benchmark, on the paper's backbone
 (SAVED,) = in_the_paper(times(first(MEASURED[0], STEP), HYBRID, MEMORY, at_least(6)))
 SMALLER = times(first(MEASURED[0], STEP), HYBRID, MEMORY, more)  # on the backbone of the studies
-ABOUT = 0.1  # of a rounded number
 SAME = f"within {100 * SHARE:g} %"
 
 
@@ -107,11 +106,11 @@ CLAIMS = (
         judged(*(times(zeroth(name, STEP), first(name, STEP), MEMORY, at_most(1)) for name in MEASURED)),
     ),
     Claim(
-        f"ZO-FC needs six times less memory than first order (in section 5.2, up to six; within {100 * ABOUT:g} % of "
-        "it, of the published steps on ViT-B/16 in results/step.json).",
+        "ZO-FC needs six times less memory than first order (in section 5.2, up to six; judged by the published steps "
+        "on ViT-B/16, of results/step.json).",
         "section 1, section 5.2, figure 4, table 9", PUBLISHED,
         judged(
-            times(of(*PUBLISHED, "published-first"), of(*PUBLISHED, "published"), MEMORY, at_least(6 * (1 - ABOUT))),
+            times(of(*PUBLISHED, "published-first"), of(*PUBLISHED, "published"), MEMORY, at_least(6)),
             own=f"{SAVED:.2f}×",
         ),
     ),
@@ -163,14 +162,11 @@ CLAIMS = (
         judged(counted("ZO, q = 4", "FO", 3)),
     ),
     Claim(
-        f"ZO-FC takes no more operations than zeroth order throughout ({SAME}, as executed).",
+        f"ZO-FC takes as many operations as zeroth order throughout ({SAME}, as executed).",
         "appendix H, table 11", ("flops",),
         judged(
             *(
-                times(
-                    of("flops", f"ZO-FC {when}, q = {count}"), of("flops", f"ZO, q = {count}"), OPERATIONS,
-                    at_most(1 + SHARE),
-                )
+                counted(f"ZO-FC {when}, q = {count}", f"ZO, q = {count}", 1)
                 for when in ("early", "late")
                 for count in (1, 4)
             )

@@ -93,7 +93,7 @@ def agreeing(one: Runs, other: Runs, measure: Measure, forgotten: Measure) -> Qu
     return joined(pair(one, other, measure, less), pair(one, other, forgotten, less), lambda flat, kept: flat * kept)
 
 
-def both(forgotten: Measure) -> list[Question]:
+def agreements(forgotten: Measure) -> list[Question]:
     return [agreeing(*lines, measure, forgotten) for measure in (PHI, PHI_LAST) for lines in PAIRS]
 
 
@@ -112,12 +112,12 @@ CLAIMS = (
     Claim(
         "Flatter (mean over tasks, and after the last) goes with less forgetting.",
         "section 3, section 5.3", STUDY,
-        judged(*both(FORGETTING), rests=WITH_ZO_ADAPTER),
+        judged(*agreements(FORGETTING), rests=WITH_ZO_ADAPTER),
     ),
     Claim(
         "It goes with a smaller share lost of what was learned.",
         "–", STUDY,
-        judged(*both(LOST), rests=WITH_ZO_ADAPTER), ours=True,
+        judged(*agreements(LOST), rests=WITH_ZO_ADAPTER), ours=True,
     ),
     Claim(
         "The curves of ZO-FC and first order come closer in later tasks.",

@@ -76,7 +76,8 @@ def fallen_error(row: Row) -> float | None:
 
 
 def image(row: Row, tasks: int = 0) -> float | None:
-    """What one test image makes of an accuracy on all of them; of a mean over so many tasks, one of a single task."""
+    """What one test image makes of an accuracy on all of them; of a mean over so many tasks, one of a single task. All
+    tasks are taken to have the same number of them."""
     tested, learned_in = row.get("tested"), len(row["over_time"])
     return (100 / tested) * (learned_in / tasks if tasks else 1) if tested else None
 
@@ -177,8 +178,9 @@ LARGEST, TRACE = (
                              ("trace", "in the trace", "trace of the old tasks' Hessian, mean over states"))
 )  # fmt: skip
 SLACK = Measure(
-    "½λ‖Δθ‖² less the rise of the old tasks' loss, least over steps", "slack", _curved("slack"), "nats", ".3g"
-)
+    "½λ‖Δθ‖² less the rise of the old tasks' loss, least over steps", "slack", _curved("slack"), "nats", ".3g",
+    error=_curved("slack_error"),
+)  # fmt: skip
 FIRST_SHARE = Measure("|gᵀΔθ| of both terms, median over steps, %", "share", _curved("share"), "%", ".3g")
 PHI_HEAD_LAST = replace(
     PHI_LAST,

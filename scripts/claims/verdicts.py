@@ -19,7 +19,7 @@ HOLDS, MOSTLY, PARTLY, MIXED, PARTLY_NOT, MOSTLY_NOT, NOT = (
     "holds", "mostly holds", "holds in part", "mixed", "does not hold in part", "mostly does not hold", "does not hold",
 )  # fmt: skip
 TOO_CLOSE, IDLE, UNMEASURED, UNTESTABLE = (
-    "too close to tell", "cannot be told", "not measured", "cannot be tested here",
+    "undecided", "cannot be told", "not measured", "cannot be tested here",
 )  # fmt: skip
 MARGIN, NO_NUMBERS = "set the margin", ""  # what the paper's own numbers are where they cannot be judged
 WORDS = (HOLDS, MOSTLY, PARTLY, MIXED, PARTLY_NOT, MOSTLY_NOT, NOT, TOO_CLOSE, IDLE, UNMEASURED, UNTESTABLE)
@@ -43,23 +43,22 @@ RULE = (
     "of its eigenvalue and its trace. What does not count is *too close*. How far seeds differ is no part of this, so "
     "it is the milder test.",
     "**Flatness.** Φ is taken at the paper's radius ρ for all lines, however far their parameters have moved, and a "
-    "task's loss over the classes of its own. It rises as an adapter moves away from where it began, so a line that "
-    "has moved less is flatter, whatever moved it. Points of one run are no independent ones, so of a run there is the "
-    "mean over tasks and the end.",
-    "**Shares.** What was learned is the best of several accuracies, each with its chance, so it is somewhat too high, "
-    "and the share that was lost too, most of all where little was learned.",
+    "task's loss over the classes of its own. Points of one run are no independent ones, so of a run there is the mean "
+    "over tasks and the end.",
+    "**Shares.** What was learned is the best of several accuracies, each with its chance, so it is too high, and the "
+    "share that was lost too: by several points where little was learned.",
     "**Many comparisons.** Each is made by itself: of a hundred in which nothing differs, about five will tell.",
     f"**Cost.** A measured time or memory is taken to be right to {100 * PRECISION:g} %, so ratios count beyond "
     f"{100 * ERRORS * PRECISION * 2**0.5:.0f} %. Operations are counted, and exact.",
     "**Close.** Where a claim says that something is close, it names a margin: a mean that is within it by what counts "
     "as a difference speaks for the claim, one that is outside by as much against it.",
     "**What is taken for granted.** A claim about what an adapter's steps change, or leave as it is, says nothing "
-    "where they change nothing, and one about forgetting nothing of a line that had too little to forget. So "
+    "where they change nothing, and one about forgetting nothing of a line that has learned nothing. So "
     "comparisons are not counted, as the claim's row then says, in settings where a first-order adapter is not shown "
     "to learn tasks better than the classifier alone, or where ZO-FC's is not shown to add accuracy to it; and, of "
-    "forgetting, with a line that ends below twice chance, or that had learned less than the other forgot. If none is "
-    f"left, the claim *{IDLE}*.",
-    "**The paper's own numbers** are counted in the same way; they are of one seed, and there the sign decides.",
+    f"forgetting, with a line that ends below twice chance. If none is left, the claim *{IDLE}*.",
+    "**The paper's own numbers** are counted in the same way, but for what is taken for granted; they are of one "
+    "seed, and there the sign decides.",
 )
 
 
@@ -201,7 +200,8 @@ def _against(found: Sequence[Comparison]) -> list[str]:
 def _not_counted(rests: Premise | None, void: Sequence[Comparison], counted: Sequence[Comparison]) -> list[str]:
     if rests is None or not void:
         return []
-    return [f"{len(void)} not counted, {rests.but}" if counted else rests.but]
+    said = f" ({_score(void)} for/against/too close)" if any(one.side for one in void) else ""
+    return [f"{len(void)} not counted{said}, {rests.but}"] if counted else [f"{rests.but}{said}"]
 
 
 def _seeds(found: Sequence[Comparison]) -> str:

@@ -46,8 +46,8 @@ def _fast(results: Sequence[Result]) -> list[str]:
         prose(
             f"Of what is said of cost, {listed(fast)} {'were' if len(fast) > 1 else 'was'} run with `--fast`: "
             "derivatives along up to four directions in one pass, in bf16, where the paper takes differences, one "
-            "after the other in fp32. So the memory of the trade-off, which is the most of any task, is other than "
-            "that of peak-memory, which is of the first: EASE keeps an adapter of every task. Times and operations are "
-            "of our steps on the backbone of these studies, which leave out what the published steps compute twice."
+            "after the other in fp32. The memory of the trade-off is of such runs, and the most of any task; that of "
+            "peak-memory is of the paper's steps in the first task. Times and operations are of our steps on the "
+            "backbone of these studies, which leave out what the published steps compute twice."
         )
     ]

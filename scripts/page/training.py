@@ -158,13 +158,17 @@ def _runs(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _within_noise(rows: Sequence[Mapping[str, Any]]) -> str:
     """For how many families the best factors lead the second by less than their chance."""
-    close, order = 0, ranked(rows, "long")
+    sound = [row for row in rows if "failed" not in row]
+    close, order = 0, ranked(sound, "long")
     for family, pairs in order.items():
-        by_pair = [[row for row in rows if row["family"] == family and (row["head"], row["module"]) == pair]
-                   for pair in pairs[:2]]  # fmt: skip
-        means = [statistics.fmean(row["all_classes"] for row in some) for some in by_pair]
-        tested = sum(row["tested"] for row in by_pair[0])
-        close += len(pairs) > 1 and means[0] - means[1] < 2**0.5 * (chance(means[0], tested) or 0.0)
+        by_pair = [
+            {row["seed"]: row for row in sound if row["family"] == family and (row["head"], row["module"]) == pair}
+            for pair in pairs[:2]
+        ]
+        shared = set.intersection(*map(set, by_pair))
+        means = [statistics.fmean(some[seed]["all_classes"] for seed in shared) for some in by_pair]
+        tested = sum(by_pair[0][seed]["tested"] for seed in shared)
+        close += len(pairs) > 1 and means[0] - means[-1] < 2**0.5 * (chance(means[0], tested) or 0.0)
     return (
         f"For {close} of {len(order)} families the best lead the second by less than the binomial error of the "
         "difference, so another search may choose otherwise."
@@ -178,7 +182,11 @@ def _seeds(rows: Sequence[Mapping[str, Any]]) -> str:
     told = [
         f"{_count(n, 'seed')} for {_count(list(most.values()).count(n), 'family')}" for n in sorted({*most.values()})
     ]
-    short = [f"{family} ({head:g}, {module:g})" for (family, head, module), n in by_pair.items() if n < most[family]]
+    apart = {(family, head) for family, head, module in by_pair if head != module}
+    due = {*by_pair, *((family, head, head * more) for family, head in apart for more in MODULES)}
+    due = due if any(row["round"] == "short" for row in rows) else {*by_pair}
+    short = [f"{family} ({head:g}, {module:g})" for family, head, module in sorted(due)
+             if by_pair[family, head, module] < most[family]]  # fmt: skip
     return listed(told[::-1]) + (f" (fewer of {listed(short)})" if short else "")
 
 

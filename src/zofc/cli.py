@@ -264,7 +264,7 @@ def compare(
     """
     from zofc.report import compare, differences, read_runs
 
-    records = _over(over, read_runs(paths, _warn))
+    records = _together(over, read_runs(paths, _warn))
     for grid in [compare(records), *([differences(records)] if settings else [])]:
         if len(records) > BESIDE:
             grid = grid.turned("run")
@@ -274,7 +274,7 @@ def compare(
             out.print(grid)
 
 
-def _over(over: str | None, records: list[RunRecord]) -> list[RunRecord]:
+def _together(over: str | None, records: list[RunRecord]) -> list[RunRecord]:
     """The runs as they are, or those that differ in the seed alone as one."""
     from zofc.report import over_seeds
 
@@ -298,7 +298,7 @@ def report(
     from zofc.report import over_seeds, read_runs, write_report
 
     runs = read_runs(paths, _warn)
-    records = _over(over, runs)
+    records = _together(over, runs)
     write_report(records, output)
     if over is None and len(over_seeds(runs)) < len(runs):
         err.print("Some of these runs differ in the seed alone: --over seed shows them as one.", style="dim")

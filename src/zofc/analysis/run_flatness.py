@@ -129,8 +129,8 @@ def measure(run: KeptRun, settings: Settings, notices: list[str], tell: Tell = l
             raise RunError(f"over: '{run.recipe.method.name}' has no {missing[0]}; measure it over {all_sets(run)[-1]}")
     states = [task for task in run.kept if task % settings.every == 0]
     if not states:
-        last = max(run.kept)
-        raise RunError(f"every: of {last} tasks none is measured with {settings.every}; give {last} at most")
+        kept = ", ".join(map(str, run.kept))
+        raise RunError(f"every: none of the kept tasks ({kept}) is a multiple of {settings.every}")
     tell("loading the images")
     batches = {
         task: run.batches(task, settings.split, settings.images, settings.batch) for task in range(1, max(run.kept) + 1)

@@ -145,9 +145,10 @@ def _flatness_lines(records: Sequence[RunRecord], over: str, quantity: str) -> I
         rows = {row.task: row for row in record.flatness if row.over == over and quantity in row.values}
         if rows:
             tasks = sorted(rows)
-            spread = tuple(rows[task].spreads.get(quantity) for task in tasks)
             values = tuple(rows[task].values[quantity] for task in tasks)
-            yield Line(number, label, tuple(tasks), values, spread if any(spread) else ())
+            spreads = tuple(rows[task].spreads.get(quantity) for task in tasks)
+            known = any(spread is not None for spread in spreads)
+            yield Line(number, label, tuple(tasks), values, spreads if known else ())
 
 
 def _over_tasks(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
+from operator import attrgetter
 from pathlib import Path
 
 from zofc.metrics import METRICS, AccuracyMatrix, mean_and_spread
@@ -31,9 +32,11 @@ class SeedsRecord(RunRecord):
             "evaluate": _over([record.evaluate_seconds for record in members])[0],
         }
         memory = max((record.peak_memory for record in members if record.peak_memory is not None), default=None)
+        titles, names = ({of(record) for record in members} for of in (attrgetter("title"), attrgetter("name")))
+        title = first.title if len(titles) == 1 else first.name if len(names) == 1 else f"{first.title} and others"
         return cls(
             first.folder,
-            {**first.recipe, "seed": f"{len(members)}: {seeds}"},
+            {**first.recipe, "seed": f"{len(members)}: {seeds}", "title": title},
             matrix=_matrix([record.matrix for record in members if record.matrix]),
             metrics={**first.metrics, "seconds": seconds, "peak_memory": memory},
             flatness=_flatness(members),
@@ -89,12 +92,12 @@ def _seed(record: RunRecord) -> float:
 
 
 def _alike(record: RunRecord) -> str:
-    """What runs of one kind share: the recipe, and which accuracies there are."""
-    if not record.finished:
+    """What runs of one kind share: the recipe, and which accuracies there are. A saved model has classes of its own."""
+    if not record.finished or record.saved or record.matrix is None:
         return str(record.folder)
     kept = {key: value for key, value in record.recipe.items() if key not in ("seed", "name", "title")}
-    shape = [[len(row) for row in record.matrix.rows], len(record.matrix.counts)] if record.matrix else None
-    return json.dumps([kept, shape], sort_keys=True, default=str)
+    measured = [[value is not None for value in row] for row in record.matrix.rows]
+    return json.dumps([kept, measured, len(record.matrix.counts)], sort_keys=True, default=str)
 
 
 def _over(values: Values) -> tuple[float | None, float | None]:
@@ -102,25 +105,24 @@ def _over(values: Values) -> tuple[float | None, float | None]:
     return mean_and_spread([value for value in values if value is not None])
 
 
-def _matrix(members: Sequence[AccuracyMatrix]) -> AccuracyMatrix | None:
+def _matrix(members: Sequence[AccuracyMatrix]) -> AccuracyMatrix:
     """Means of accuracies and all test images behind them; a task has other classes with every seed."""
-    if not members:
-        return None
     rows = zip(*(matrix.rows for matrix in members), strict=True)
     means = tuple(tuple(_over(cells)[0] for cells in zip(*row, strict=True)) for row in rows)
     return AccuracyMatrix(means, tuple(map(sum, zip(*(matrix.counts for matrix in members), strict=True))))
 
 
 def _flatness(members: Sequence[RunRecord]) -> tuple[Flatness, ...]:
-    """Of each state and group of parameters, over the runs that were measured there."""
-    alike: dict[tuple[int, str, float | None], list[Flatness]] = defaultdict(list)
-    for record in members:
-        for row in record.flatness:
-            alike[row.task, row.over, row.rho].append(row)
+    """Of each state and group of parameters, over the runs that were measured there with the radius of the first."""
+    measured = [row for record in members for row in record.flatness]
+    alike: dict[tuple[int, str], list[Flatness]] = defaultdict(list)
+    for row in measured:
+        if row.rho == measured[0].rho:
+            alike[row.task, row.over].append(row)
     found = []
-    for (task, over, rho), rows in alike.items():
+    for (task, over), rows in alike.items():
         names = {name for row in rows for name in row.values}
         values = {name: _over([row.values.get(name) for row in rows]) for name in names}
         means = {name: mean for name, (mean, _) in values.items() if mean is not None}
-        found.append(Flatness(task, over, means, rho, {name: spread for name, (_, spread) in values.items()}))
+        found.append(Flatness(task, over, means, rows[0].rho, {name: spread for name, (_, spread) in values.items()}))
     return tuple(found)

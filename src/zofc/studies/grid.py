@@ -147,19 +147,21 @@ def collect(
     kept = _rows_before(out, about)
     known = {row["run"]: row for row in kept if "run" in row}
     names = [cell.name(runs) for cell in cells]
-    others = [row for row in kept if row.get("run") not in names and not ("failed" in row and _asked(row, cells))]
     found = {number: {**known[name], **cells[number].labels} for number, name in enumerate(names) if name in known}
     order = {id(cell): number for number, cell in enumerate(cells)}
     for cell, row in run_grid([cell for cell in cells if order[id(cell)] not in found], runs, workers):
         found[order[id(cell)]] = row
         rows = [found[number] for number in sorted(found)]
+        others = [row for row in kept if row.get("run") not in names and not ("failed" in row and _among(row, rows))]
         write_whole(out, json.dumps({**about, "rows": [*rows, *others]}, indent=1) + "\n")
         tell(f"[{len(found)}/{len(cells)}] {cell}: {cell.told(row)}")
     return [found[number] for number in sorted(found)]
 
 
-def _asked(row: Row, cells: Sequence[Cell]) -> bool:
-    return any(all(row.get(key) == value for key, value in cell.labels.items()) for cell in cells)
+def _among(failed: Row, rows: Sequence[Row]) -> bool:
+    """Whether what failed has been tried again: a row has the same labels."""
+    labels = {key: value for key, value in failed.items() if key != "failed"}
+    return any(labels.items() <= row.items() for row in rows)
 
 
 def _rows_before(out: Path, about: Mapping[str, Any]) -> list[Row]:

@@ -188,8 +188,9 @@ def curvature(line: Line | None, row: Mapping[str, Any]) -> dict[str, float]:
     means = {key: statistics.fmean(values) for key, values in found.items() if values}
     if not steps:
         return means
-    slack = min(step["bound"] - step["change"] for step in steps)
-    return {**means, "slack": slack, "share": statistics.median(100 * step["first_share"] for step in steps)}
+    least = min(steps, key=lambda step: step["bound"] - step["change"])
+    slack = {"slack": least["bound"] - least["change"], "slack_error": least["bound_error"]}
+    return {**means, **slack, "share": statistics.median(100 * step["first_share"] for step in steps)}
 
 
 def _significant(value: float, digits: int = 3) -> str:
@@ -201,7 +202,7 @@ def _significant(value: float, digits: int = 3) -> str:
 def _unconverged(rows: Rows) -> str:
     states = [state for row in rows for some in row.get("curvature", {}).values() for state in some]
     short = sum(not state["converged"] for state in states)
-    return f" In {short} of {len(states)} states λ had not converged, and is too low." if short else ""
+    return f" In {short} of {len(states)} states a λ had not converged, and is too low." if short else ""
 
 
 def _images(asked: Settings) -> str:

@@ -249,6 +249,11 @@ class MeasureFlatness:
         return seen * sets * points * forth_and_back * double
 
 
+def _bound_error(step: dict[str, Any]) -> float:
+    """Of ½ λ ‖Δθ‖², by how far λ is from an eigenvalue."""
+    return float(0.5 * step["spectrum"]["residual"] * step["over"]["distance"] ** 2)
+
+
 @dataclass(frozen=True)
 class MeasureCurvature(MeasureFlatness):
     """Measure the Hessian of the old tasks' loss too, and what of forgetting it explains, after some of the tasks."""
@@ -264,7 +269,7 @@ class MeasureCurvature(MeasureFlatness):
         return {
             "task": entry["task"], "largest": found["largest"], "largest_error": found["residual"],
             "converged": converged, "trace": trace["mean"], "trace_error": trace["error"],
-            "forgetting": None if step is None else step["over"],
+            "forgetting": None if step is None else {**step["over"], "bound_error": _bound_error(step)},
         }  # fmt: skip
 
     def told(self, row: Row) -> str:
@@ -273,5 +278,5 @@ class MeasureCurvature(MeasureFlatness):
 
     def passes(self, recipe: Recipe) -> float:
         products = 2 * self.settings.products + self.settings.probes  # of the old tasks' loss, and of all so far
-        of_sets = len(self.settings.over) / 2
+        of_sets = (len(self.settings.over) or 2) / 2
         return super().passes(recipe) * of_sets / self.settings.every * products
