@@ -18,7 +18,7 @@ from rate_search import chosen, families
 from zofc import __version__, paper, recipe_files
 from zofc.analysis.cost import cost
 from zofc.cli import app
-from zofc.errors import RecipeError
+from zofc.errors import RecipeError, RunError
 from zofc.recipe import Recipe, change_recipe, load_recipe, recipe_names
 from zofc.report.tables import Grid
 from zofc.studies import figures, forms, reproduce, tables, work
@@ -117,8 +117,6 @@ def test_a_scaled_recipe_is_valid_and_carries_no_printed_number(name: str) -> No
 def test_changes_lie_over_the_scale() -> None:
     (cell, *_) = get_study("query-ablation").cells(get_scale("small"), [7], ["cifar100"], ["data.per_class=3"])
     assert (cell.recipe.data.per_class, cell.recipe.data.test_per_class, cell.recipe.seed) == (3, 50, 7)
-    (cell, *_) = get_study("query-ablation").cells(get_scale("small"), [7], ["cifar100"], ["seed=8"])
-    assert cell.recipe.seed == 8
 
 
 def test_a_plan_is_made_of_files_that_are_each_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,6 +394,51 @@ def test_what_would_be_refused_is_said_before_anything_is_run(tmp_path: Path) ->
     shown = CliRunner().invoke(app, words)
     assert shown.exit_code == 0 and shown.output.count("would be refused:") >= 1, shown.output
     assert "drown in the rounding of bf16" in shown.output and "not estimated" not in shown.output
+
+
+@pytest.mark.parametrize(
+    ("study", "change", "why"),
+    [
+        ("query-ablation", "optimize.peft.queries=7", "query-ablation says itself what it is"),
+        ("placement-ablation", "optimize.peft.order=zeroth", "placement-ablation says itself"),
+        ("peft-choice", "peft.kind=lora", "peft-choice says itself"),
+        ("main-table", "seed=5", "say how many with --seeds"),
+    ],
+)
+def test_what_a_study_varies_cannot_be_changed_for_all_of_its_lines(study: str, change: str, why: str) -> None:
+    with pytest.raises(RecipeError, match=f"^{change.partition('=')[0]}: .*{why}"):
+        get_study(study).cells(get_scale("tiny"), [1993], ("cifar100",), [change])
+    assert get_study("placement-ablation").cells(
+        PAPER, [1], ("cifar100",), ["optimize.peft.queries=7"]
+    )  # varied by none
+
+
+def test_where_nothing_can_be_written_nothing_is_run(tmp_path: Path, tiny_weights: Path) -> None:
+    (tmp_path / "file").write_text("")
+    chosen = plan(tmp_path, tiny_weights)
+    told: list[str] = []
+    with pytest.raises(RunError, match="choose another folder with --output"):
+        reproduce.run(chosen, tmp_path / "file", 1, told.append)
+    with pytest.raises(RunError, match="choose another folder with --runs"):
+        reproduce.run(replace(chosen, runs=tmp_path / "file"), tmp_path / "out", 1, told.append)
+    assert told == [] and not list(chosen.runs.glob("*/recipe.yaml"))
+
+
+def test_a_table_is_not_replaced_by_one_of_failures(tmp_path: Path, tiny_weights: Path) -> None:
+    chosen = plan(tmp_path, tiny_weights, "placement-ablation")
+    done(chosen, tmp_path / "out")
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    lost = replace(chosen, changes=(*chosen.changes, "data.source=folder:nowhere"))
+    (grid,) = done(lost, tmp_path / "out").values()
+    assert any("nowhere" in warning for warning in grid.warnings)
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
+
+
+def test_a_plan_of_which_nothing_can_be_run_ends_with_status_1(tmp_path: Path) -> None:
+    words = ["reproduce", "query-ablation", "--scale", "tiny", "--dataset", "cifar100", "--dry-run", "--runs",
+             str(tmp_path), "training.precision=bf16"]  # fmt: skip
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 1 and "would be refused" in shown.output and "at a time" not in shown.output
 
 
 def test_what_is_timed_is_not_divided_between_workers(tiny_weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:

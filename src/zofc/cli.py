@@ -752,7 +752,8 @@ def reproduce(
 
 
 def _show_plan(left: dict[str, Cell], workers: int) -> None:
-    """The cells that are left, those that would be refused, and how long the others take."""
+    """The cells that are left, those that would be refused, and how long the others take; status 1 if none of them can
+    be run."""
     from zofc.report.tables import duration
     from zofc.studies.forecast import forecast, told
 
@@ -762,12 +763,14 @@ def _show_plan(left: dict[str, Cell], workers: int) -> None:
         line, setting, seed = (word.ljust(width) for word, width in zip(row, widths, strict=True))
         out.print(f"  {escape(f'{line}  {setting}  seed {seed}')}  [dim]{name}[/]", highlight=False, soft_wrap=True)
     found = forecast(list(left.values()), workers)
-    if found.seconds or not found.unknown:
+    if found.seconds or not (found.unknown or found.refused):
         alone = "; what is timed has the machine for itself" * any(cell.work.alone for cell in left.values())
         out.print(f"about {duration(found.seconds)} here with {workers} at a time{alone}")
     for said, reasons in (("would be refused", found.refused), ("not estimated", found.unknown)):
         for text in told(reasons):
             out.print(f"[yellow]{said}:[/] {escape(text)}", soft_wrap=True)
+    if left and len(left) == sum(map(len, found.refused.values())):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -188,7 +188,7 @@ def draw(lines: Line, plane: Plane, path: Path, title: str) -> None:
         right.annotate(name, (x, y), xytext=(0, 9), textcoords="offset points", ha="center", fontsize=9, bbox=box)
     right.set_xlabel(plane.axes[0])
     right.set_ylabel(plane.axes[1])
-    figure.colorbar(filled, ax=right, label=f"{plane.what} (nats per image)", format="%.4g")
+    figure.colorbar(filled, ax=right, label=f"{plane.what} (nats per image)")
     picture = BytesIO()
     figure.savefig(picture, format="png", dpi=150)
     write_whole(path, picture.getvalue())

@@ -114,8 +114,9 @@ class RunFlatness:
         share = statistics.median(step.first_share for step in steps)
         held = sum(step.within_bound for step in steps)
         dropped = "may be dropped here" if share < DROPPED else "may not be dropped here"
+        over = f"median of {len(steps)} steps" if len(steps) > 1 else "one step"
         return (
-            f"gᵀΔθ is {share:.0%} of |gᵀΔθ| + |½ΔθᵀHΔθ| (median of {len(steps)} steps): the first-order term "
+            f"gᵀΔθ is {share:.0%} of |gᵀΔθ| + |½ΔθᵀHΔθ| ({over}): the first-order term "
             f"{dropped}; F ≤ ½λ‖Δθ‖² in {held} of {len(steps)}"
         )
 

@@ -43,6 +43,6 @@ def find_path(kind: str, argument: str, options: SourceOptions) -> Path:
     for place in places:
         if place.exists():
             return place
-    unset = "" if len(places) > 1 else "; $ZOFC_DATA, below which it may lie, is not set"
+    unset = "; give its path, or set $ZOFC_DATA to the folder that it lies in"
     looked = " and ".join(str(place.absolute()) for place in places)
     raise DataError(f"data.source: {kind}:{argument} does not exist: looked for {looked}{unset}")

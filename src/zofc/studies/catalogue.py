@@ -40,6 +40,9 @@ class Panel:
     lines: tuple[Line, ...]
 
 
+TOLD = ("name", "title", "method.name", "peft.kind", "head.kind")  # by the title of a line
+
+
 @dataclass(frozen=True)
 class Study:
     """A question, and the runs that answer it."""
@@ -53,6 +56,7 @@ class Study:
     panels: tuple[Panel, ...] = ()  # of its figure; else all lines are in one
 
     def cells(self, scale: Scale, seeds: Sequence[int], datasets: Sequence[str], changes: Sequence[str]) -> list[Cell]:
+        self._check(changes)
         found = []
         for seed in seeds:
             for setting in self.columns(datasets):
@@ -62,6 +66,15 @@ class Study:
                         labels: dict[str, str | int | float] = {"line": line.title, "setting": setting, "seed": seed}
                         found.append(Cell(labels, recipe, self.work(scale)))
         return found
+
+    def _check(self, changes: Sequence[str]) -> None:
+        """A change for every recipe must leave a line what its title says."""
+        own = {change.partition("=")[0] for line in self.lines for change in line.changes}
+        for key in (change.partition("=")[0] for change in changes):
+            if key == "seed":
+                raise RecipeError("seed: a study has seeds of its own; say how many with --seeds")
+            if key in own or key in TOLD or key.endswith(".order"):
+                raise RecipeError(f"{key}: {self.name} says itself what it is, line by line, so it cannot be changed")
 
     def left_out(self, setting: str) -> dict[str, list[str]]:
         """The lines that cannot be had in a setting, by the reason."""

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import zofc
-from zofc.errors import RecipeError
+from zofc.errors import RecipeError, RunError
 from zofc.report.tables import Grid
 from zofc.studies import figures, forms, tables
 from zofc.studies.catalogue import Study
@@ -76,6 +77,8 @@ def on(studies: Sequence[Study], datasets: Sequence[str]) -> tuple[Study, ...]:
 
 def run(plan: Plan, out: Path, workers: int, tell: Tell) -> dict[str, Grid]:
     """Work what is left of a plan, then write every study's outputs below `out`; its tables by name."""
+    for folder, option in ((plan.runs, "--runs"), (place(out, plan.scale), "--output")):
+        _make(folder, option)
     distinct = plan.distinct
     wanted = {study.name: [(cell, cell.name(plan.runs)) for cell in plan.cells(study)] for study in plan.studies}
     rows: dict[str, Row] = {}
@@ -94,15 +97,27 @@ def run(plan: Plan, out: Path, workers: int, tell: Tell) -> dict[str, Grid]:
     }
 
 
+def _make(folder: Path, option: str) -> None:
+    """Before any work: where it cannot be kept, there is no use in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder, prefix="."):
+            pass
+    except OSError as error:
+        raise RunError(f"cannot write {folder}: {error.strerror}; choose another folder with {option}") from error
+
+
 def place(out: Path, scale: Scale) -> Path:
     """Where the outputs of a scale lie."""
     return out / f"{scale.name}{'-fast' * scale.fast}"
 
 
 def _write(plan: Plan, study: Study, rows: Sequence[Row], folder: Path) -> Grid:
-    """A study's files, in place of those that were there."""
+    """A study's files, in place of those that were there, unless every run failed."""
     folder.mkdir(parents=True, exist_ok=True)
     scale, columns = plan.scale, study.columns(plan.datasets)
+    if all("failed" in row for row in rows) and (folder / "rows.json").exists():
+        return tables.table(study, scale, rows, columns, plan.changes)
     about = {"study": study.name, "scale": scale.name, "fast": scale.fast, "says": scale.says, "zofc": zofc.__version__}
     write_whole(folder / "rows.json", json.dumps({**about, "changes": plan.changes, "rows": rows}, indent=1) + "\n")
     grid = tables.table(study, scale, rows, columns, plan.changes)

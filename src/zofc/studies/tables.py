@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from zofc.analysis.run_flatness import Settings
-from zofc.metrics import mean_and_spread
+from zofc.metrics import METRICS, mean_and_spread
 from zofc.report.tables import NONE, Grid
 from zofc.studies import costs
 from zofc.studies.catalogue import Line, Study
@@ -83,7 +83,9 @@ class Number:
             form = _significant(mean) if self.metric in SIGNIFICANT else DIGITS.get(self.metric, ".2f")
             shown = format(mean, form) + ("" if spread is None else f" ± {spread:{form}}")
             shown += f" ({len(self.values)} of {self.seeds} seeds)" * (len(self.values) < self.seeds)
-        return shown if self.printed is None else f"{shown} [{self.printed:g}]"
+        if self.printed is None:
+            return shown
+        return f"{shown} [{self.printed:{'.2f' if self.metric in METRICS else 'g'}}]"
 
 
 def measures(study: Study) -> dict[str, str]:
@@ -196,7 +198,7 @@ def curvature(line: Line | None, row: Mapping[str, Any]) -> dict[str, float]:
 def _significant(value: float, digits: int = 3) -> str:
     """A form with so many significant digits; very small and very large ones with an exponent."""
     size = math.floor(math.log10(abs(value))) if value else 0
-    return f".{max(0, digits - 1 - size)}f" if -5 <= size < 6 else f".{digits - 1}e"
+    return f".{max(0, digits - 1 - size)}f" if -4 <= size < 6 else f".{digits - 1}e"
 
 
 def _unconverged(rows: Rows) -> str:

@@ -143,7 +143,9 @@ class RunFolder:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            raise RunError(f"{path} cannot be read: {error}") from error
+            raise RunError(
+                f"{path} cannot be read: {error}; remove the folder, and the run can be made again"
+            ) from error
         if not isinstance(found, dict):
             raise RunError(f"{path} does not hold a JSON object")
         return found
