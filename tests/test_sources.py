@@ -118,7 +118,7 @@ def test_a_path_without_a_kind_is_answered_with_the_kind(tmp_path: Path, monkeyp
     for path, kind in meant.items():
         with pytest.raises(DataError, match=rf"unknown source '{path}'; did you mean {kind}:{path}\?"):
             open_source(path, SourceOptions())
-    for other in ("photos/fox/0.png", "", "~nobody"):
+    for other in ("photos/fox/0.png", "", "~no-such-user"):
         with pytest.raises(DataError, match=r"unknown source .*; known: "):
             open_source(other, SourceOptions())
 

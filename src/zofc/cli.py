@@ -780,7 +780,7 @@ def watch(
 ) -> None:
     """Follow a run that another process trains, from before it begins until it is over; nothing is written.
 
-    Ends with status 0 if the run is finished, 1 if it was interrupted or killed.
+    Ends with status 0 if the run is finished, 1 if it was interrupted or killed; with --once, 0 if there is a run.
     """
     from zofc.report.watch import watch
 
