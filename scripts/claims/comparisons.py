@@ -48,9 +48,6 @@ class Measure:
     def error_of(self, row: Row) -> float | None:
         return None if "printed" in row else self.error(row)
 
-    def step_of(self, row: Row) -> float:
-        return 0.0 if "printed" in row else self.step(row) or 0.0
-
 
 @dataclass(frozen=True)
 class Runs:
@@ -170,7 +167,9 @@ class Compared:
         if len(seeds) < FEWEST:
             return own
         over_seeds = STUDENT.get(len(seeds), ERRORS) * (self._error(seeds, known) or 0.0)
-        steps = [measure.step_of(row) for rows in seeds for row, (_, measure) in zip(rows, self.numbers, strict=True)]
+        steps = [
+            measure.step(row) or 0.0 for rows in seeds for row, (_, measure) in zip(rows, self.numbers, strict=True)
+        ]
         return max(over_seeds, *steps, own if self.numbers[0][1].lasting else 0.0)
 
 

@@ -137,10 +137,10 @@ def _counts(claims: Sequence[Claim], verdicts: Verdicts) -> str:
 # -- accuracy --------------------------------------------------------------------------------------------------------
 
 
-def mean(evidence: Evidence, line: str, setting: str) -> float | None:
-    """The accuracy of a line, mean over seeds."""
+def mean(evidence: Evidence, line: str, setting: str, measure: Measure = ACCURACY) -> float | None:
+    """A number of a line, mean over seeds."""
     rows = Runs(line, TABLES).found(evidence)
-    found = [ACCURACY.of(row) for (where, _), row in rows.items() if where == setting]
+    found = [measure.of(row) for (where, _), row in rows.items() if where == setting]
     known = [value for value in found if value is not None]
     return statistics.fmean(known) if known else None
 
@@ -272,19 +272,14 @@ def _at_the_end(evidence: Evidence) -> str:
 
 def _floor(evidence: Evidence) -> str:
     """Of the comparisons that say so, how many could not have said otherwise."""
-    found = [(name, one.setting) for name in METHODS for one in _counted(orders(name, FORGETTING, less), evidence)
-             if one.side > 0 and (one.setting, (zeroth(name).line,)) not in at_chance(evidence)]  # fmt: skip
-    idle = 0
-    for name, setting in found:
-        best, lost = (_mean_of(runs, measure, setting, evidence)
-                      for runs, measure in ((zeroth(name), LEARNED), (first(name), FORGETTING)))  # fmt: skip
-        idle += best < lost
-    return f"; in {idle} of the {len(found)} zeroth order had learned less than first order forgot" if idle else ""
-
-
-def _mean_of(runs: Runs, measure: Measure, setting: str, evidence: Evidence) -> float:
-    known = [measure.of(row) for (where, _), row in runs.found(evidence).items() if where == setting]
-    return statistics.fmean(value for value in known if value is not None)
+    idle, found, poor = 0, 0, at_chance(evidence)
+    for name in METHODS:
+        low, high = zeroth(name).line, first(name).line
+        for one in _counted(orders(name, FORGETTING, less), evidence):
+            if one.side > 0 and (one.setting, (low,)) not in poor:
+                learned, lost = mean(evidence, low, one.setting, LEARNED), mean(evidence, high, one.setting, FORGETTING)
+                found, idle = found + 1, idle + (learned is not None and lost is not None and learned < lost)
+    return f"; in {idle} of the {found} zeroth order had learned less than first order forgot" if idle else ""
 
 
 def _smaller(evidence: Evidence) -> str:

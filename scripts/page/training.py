@@ -140,20 +140,17 @@ def told_of_search(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not all(rounds.values()):
         return []
     classes = {name: f"{ROUNDS[name].classes} classes in tasks of {_number(ROUNDS[name].increment)}" for name in rounds}
+    runs = {name: _count(len(some), "run") for name, some in rounds.items()}
     factors, modules = (", ".join(f"{value:g}" for value in some) for some in (FACTORS, MODULES))
     return [
         f"The learning rates are the recipe's times factors from a search ([{RATES}](../{RATES})) with the recipes of "
         "the studies, trained and tested on training images of CIFAR-100 that are in no table. All rates were "
         f"multiplied by the same factor ({factors}), then, with the best of these, the module's once more ({modules}): "
-        f"{_runs(rounds['short'])} on {classes['short']}, {_seeds(rounds['short'])}. The {_number(REPEATED)} best of "
-        f"every family were run again, {_runs(rounds['long'])} on {classes['long']}, {_seeds(rounds['long'])}, and "
+        f"{runs['short']} on {classes['short']}, {_seeds(rounds['short'])}. The {_number(REPEATED)} best of every "
+        f"family were run again, {runs['long']} on {classes['long']}, {_seeds(rounds['long'])}, and "
         "those with the highest accuracy on all classes were taken, for all data. What is trained for longer or "
         f"without augmentation has the same rates. {_within_noise(rounds['long'])}"
     ]
-
-
-def _runs(rows: Sequence[Mapping[str, Any]]) -> str:
-    return f"{len(rows)} run{'s' * (len(rows) > 1)}"
 
 
 def _within_noise(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -5,13 +5,13 @@ The page draws the same lines in its own way (`interactive`). A run looks the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zofc.metrics import AccuracyMatrix
-from zofc.report.runs import RunRecord, Series, labels
+from zofc.report.runs import RunRecord, Series, named
 
 if TYPE_CHECKING:  # imported where it draws: tables and the page start without it
     from matplotlib.figure import Figure
@@ -68,7 +68,7 @@ def accuracy_lines(records: Sequence[RunRecord]) -> list[Line]:
         Line(number, label, (1, longest), record.accuracies.values * 2, record.accuracies.spreads * 2, level=True)
         if record.matrix.joint
         else _line(number, label, record.accuracies)
-        for number, label, record in _named(records)
+        for number, label, record in named(records)
         if record.matrix
     ]
 
@@ -77,18 +77,13 @@ def forgetting_lines(records: Sequence[RunRecord]) -> list[Line]:
     """Forgetting of each old task's classes; runs without one (a single task, a joint run) are left out."""
     return [
         _line(number, label, record.drops)
-        for number, label, record in _named(records)
+        for number, label, record in named(records)
         if any(value is not None for value in record.drops.values)
     ]
 
 
 def _line(number: int, label: str, series: Series) -> Line:
     return Line(number, label, tuple(range(1, len(series.values) + 1)), series.values, series.spreads)
-
-
-def _named(records: Sequence[RunRecord]) -> Iterator[tuple[int, str, RunRecord]]:
-    for number, (label, record) in enumerate(zip(labels(records), records, strict=True)):
-        yield number, label, record
 
 
 # -- matplotlib ----------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from zofc.report.figures import (
     forgetting_lines,
     square,
 )
-from zofc.report.runs import RunRecord, labels
+from zofc.report.runs import RunRecord, named
 from zofc.report.tables import memory
 
 MEMORY = "peak memory of a training step (MiB)"
@@ -111,7 +111,7 @@ def _numbers(
 def memory_and_accuracy(records: Sequence[RunRecord]) -> go.Figure:
     """One point a run, which the page names. Runs that lack either number are left out."""
     traces = []
-    for number, (label, record) in enumerate(zip(labels(records), records, strict=True)):
+    for number, label, record in named(records):
         size, overall = record.peak_memory, record.scores["all_classes"]
         if size is None or overall is None:
             continue
@@ -141,7 +141,7 @@ def flatness_plots(records: Sequence[RunRecord]) -> list[Plot]:
 
 
 def _flatness_lines(records: Sequence[RunRecord], over: str, quantity: str) -> Iterator[Line]:
-    for number, (label, record) in enumerate(zip(labels(records), records, strict=True)):
+    for number, label, record in named(records):
         rows = {row.task: row for row in record.flatness if row.over == over and quantity in row.values}
         if rows:
             tasks = sorted(rows)

@@ -17,7 +17,7 @@ from plotly.offline import get_plotlyjs
 from zofc.errors import RunError
 from zofc.metrics import METRICS
 from zofc.report import figures, interactive, tables
-from zofc.report.runs import RunRecord, flat, labels
+from zofc.report.runs import RunRecord, flat, named
 
 STROKES = {"solid": "none", "dash": "6 4", "dot": "2 3", "dashdot": "7 3 2 3"}
 SHAPES = {  # the markers of the figures as paths around (16, 7)
@@ -130,7 +130,7 @@ def _sections(records: Sequence[RunRecord]) -> list[Section]:
             recipe=yaml.safe_dump(dict(record.recipe), sort_keys=False, allow_unicode=True),
             environment={key: str(value) for key, value in flat(record.environment).items()},
         )
-        for number, (label, record) in enumerate(zip(labels(records), records, strict=True))
+        for number, label, record in named(records)
     ]
 
 
@@ -153,7 +153,7 @@ def _runs(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     these differ."""
     differing = tables.differences(records).rows if len(records) > 1 else ()
     found = []
-    for number, (label, record) in enumerate(zip(labels(records), records, strict=True)):
+    for number, label, record in named(records):
         recipe = [
             ("method", _about(record)),
             ("data", f"{record.split}, {record.tasks_total or '?'} tasks"),

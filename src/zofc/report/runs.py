@@ -224,6 +224,12 @@ def labels(records: Sequence[RunRecord]) -> list[str]:
     return _told_apart(found, [f" #{number}" for number in range(1, len(records) + 1)])
 
 
+def named(records: Sequence[RunRecord]) -> Iterator[tuple[int, str, RunRecord]]:
+    """Every run with its position, which fixes its look, and its name."""
+    for number, (label, record) in enumerate(zip(labels(records), records, strict=True)):
+        yield number, label, record
+
+
 def _told_apart(found: Sequence[str], additions: Sequence[str]) -> list[str]:
     """The names, each with its addition where runs share the name and not the addition."""
     among: dict[str, set[str]] = defaultdict(set)

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import zofc
-from zofc.errors import RecipeError, RunError
+from zofc.errors import RecipeError
 from zofc.report.tables import Grid
 from zofc.studies import figures, forms, tables
 from zofc.studies.catalogue import Study
@@ -18,7 +17,7 @@ from zofc.studies.grid import Cell, run_grid
 from zofc.studies.scale import Scale
 from zofc.studies.settings import SETTINGS
 from zofc.studies.work import TRAIN, Row
-from zofc.training.folder import write_whole
+from zofc.training.folder import ready_to_write, write_whole
 
 Tell = Callable[[str], None]
 
@@ -78,7 +77,7 @@ def on(studies: Sequence[Study], datasets: Sequence[str]) -> tuple[Study, ...]:
 def run(plan: Plan, out: Path, workers: int, tell: Tell) -> dict[str, Grid]:
     """Work what is left of a plan, then write every study's outputs below `out`; its tables by name."""
     for folder, option in ((plan.runs, "--runs"), (place(out, plan.scale), "--output")):
-        _make(folder, option)
+        ready_to_write(folder / "any", f"; choose another folder with {option}")  # else its work would be lost
     distinct = plan.distinct
     wanted = {study.name: [(cell, cell.name(plan.runs)) for cell in plan.cells(study)] for study in plan.studies}
     rows: dict[str, Row] = {}
@@ -95,16 +94,6 @@ def run(plan: Plan, out: Path, workers: int, tell: Tell) -> dict[str, Grid]:
         )
         for study in plan.studies
     }
-
-
-def _make(folder: Path, option: str) -> None:
-    """Before any work: where it cannot be kept, there is no use in it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder, prefix="."):
-            pass
-    except OSError as error:
-        raise RunError(f"cannot write {folder}: {error.strerror}; choose another folder with {option}") from error
 
 
 def place(out: Path, scale: Scale) -> Path:

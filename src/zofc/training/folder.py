@@ -53,7 +53,7 @@ def speaking_of(path: Path) -> Iterator[None]:
         raise RunError(text) from error
 
 
-def ready_to_write(path: Path) -> None:
+def ready_to_write(path: Path, remedy: str = "") -> None:
     """Make the folder that a file is to be written in, or say why that cannot be."""
     if path.is_dir():
         raise RunError(f"{path} is a folder, expected the name of a file to write")
@@ -62,7 +62,7 @@ def ready_to_write(path: Path) -> None:
         if not os.access(path.parent, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
+        raise RunError(f"cannot write {path}: {error.strerror}{remedy}") from error
 
 
 def write_whole(path: Path, data: bytes | str) -> None:
