@@ -533,6 +533,16 @@ def test_on_paper_every_figure_is_drawn_light_and_no_wider_than_the_sheet(chromi
     assert chromium.complaints == []
 
 
+def test_figures_shrink_with_the_window(chromium: Chromium, report: Path) -> None:
+    chromium.open(report, 700)
+    chromium.ask("Emulation.setDeviceMetricsOverride", width=390, height=900, deviceScaleFactor=1, mobile=False)
+    chromium.settle()
+    chromium.run("document.getElementById('matrix-0').scrollIntoView()")
+    chromium.settle()
+    assert chromium.run("document.querySelector('#matrix-0 .main-svg').getBoundingClientRect().right") <= 390
+    assert chromium.run("document.querySelector('#accuracy .main-svg').getBoundingClientRect().right") <= 390
+
+
 def test_the_page_follows_the_width_and_the_mode_it_is_shown_in(chromium: Chromium, report: Path) -> None:
     chromium.open(report)
     light = chromium.picture("report.png")
