@@ -28,7 +28,7 @@ from rich.table import Table
 from zofc.data.loading import Batch, Loader
 from zofc.errors import Interrupted, RunError, ZofcError
 from zofc.recipe import Recipe, load_recipe
-from zofc.training.continual import Continual
+from zofc.training.incremental_model import IncrementalModel
 from zofc.training.device import environment, pick_device
 from zofc.training.events import Event, StepStatus
 from zofc.training.resolve import AnyStream
@@ -103,13 +103,13 @@ class OneTask(Trainer):
         super()._learn(training, optimizers, asked)
         asked.stop = True
 
-    def _evaluate(self, model: Continual, stream: AnyStream) -> None:
+    def _evaluate(self, model: IncrementalModel, stream: AnyStream) -> None:
         self.watch.timed("evaluation", super()._evaluate)(model, stream)
 
-    def _save(self, model: Continual, training: TaskTraining | None) -> None:
+    def _save(self, model: IncrementalModel, training: TaskTraining | None) -> None:
         self.watch.timed("saving", super()._save)(model, training)
 
-    def _write_results(self, stream: AnyStream, model: Continual) -> None:
+    def _write_results(self, stream: AnyStream, model: IncrementalModel) -> None:
         self.watch.timed("saving", super()._write_results)(stream, model)
 
 

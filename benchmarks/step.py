@@ -237,7 +237,7 @@ class Bench:
         found = []
         for number in range(self.options.reference_steps):
             query = place.query("peft", number, batch)
-            seen = survey(method, images, query, False, place.paces["peft"])
+            seen = survey(method, images, query, False, place.chunkings["peft"])
             found.append(coefficients(method, labels, query, seen)[0].flatten().cpu())
         return torch.cat(found)
 

@@ -13,9 +13,9 @@ from timm.models.vision_transformer import vit_base_patch16_224
 from torch import Tensor
 
 from zofc import paper
-from zofc.analysis.begun import begun
 from zofc.analysis.cost import Cost, Phase, cost, phases_of, process_memory
 from zofc.analysis.flops import multiply_adds, paper_formula
+from zofc.analysis.task_start import start_task
 from zofc.errors import RecipeError
 from zofc.model.backbone import Backbone
 from zofc.optim import kernels
@@ -159,7 +159,7 @@ def test_with_the_papers_forward_the_formulas_give_what_it_prints(tiny_recipe: M
     """But for early epochs of ZO-FC, of which its table leaves out one of the text's 2q + 2 forwards."""
     together = [] if line.family == "zofc" else ["optimize.head.epochs=2"]
     recipe = tiny_recipe(f"{line.family}/cifar100-inc5", *line.changes, *together)
-    placement = begun(recipe, 1, torch.device("cpu"), lambda text: None)[0].placement
+    placement = start_task(recipe, 1, torch.device("cpu"), lambda text: None)[0].placement
     (groups,) = (sets for sets in phases_of(placement) if set("+".join(sets).split("+")) == set(line.moving))
     batch, classes, width, forward = 48, 5, 768, 8.484e11  # the last of a batch, by fvcore
     head = 5 * classes * width + 3 * width + classes

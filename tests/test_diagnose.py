@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from zofc.analysis import SetDiagnosis, diagnose
-from zofc.analysis.begun import begun, run_batches
 from zofc.analysis.diagnose import Examination, gradient, in_float64
+from zofc.analysis.task_start import run_batches, start_task
 from zofc.errors import RecipeError
 from zofc.methods import Method
-from zofc.optim.survey import Pace
+from zofc.optim.survey import Chunking
 from zofc.recipe import Recipe, dump_recipe
 
 Make = Callable[..., Recipe]
@@ -94,11 +94,11 @@ def test_a_step_is_as_long_as_clip_and_rate_make_it(tiny_recipe: Make) -> None:
 def test_both_exact_ways_agree(tiny_recipe: Make) -> None:
     """The derivative along Δ by dual numbers is the gradient of a backward pass times Δ."""
     recipe = tiny_recipe("zofc/base")
-    training, _ = begun(recipe, 2, torch.device("cpu"), print)
+    training, _ = start_task(recipe, 2, torch.device("cpu"), print)
     examination = Examination(training, "peft", in_float64(training.model.method), (4,))
     _, images, labels = next(run_batches(training))
     examination.look(images, labels, 0)
-    slope, _ = gradient(examination.exact, examination.space, images, labels, Pace(3))
+    slope, _ = gradient(examination.exact, examination.space, images, labels, Chunking(3))
     vectors = replace(training.placement.query("peft", 0, len(images))).vectors.double()
     torch.testing.assert_close(examination.pairs[0][1], vectors @ slope, rtol=1e-9, atol=1e-12)
 

@@ -23,8 +23,8 @@ import zofc
 from zofc import cli, learner
 from zofc.methods import METHODS
 from zofc.recipe import Recipe, load_recipe, recipe_names
-from zofc.training.continual import Continual
 from zofc.training.events import Events
+from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import check_recipe, open_stream
 from zofc.training.task import TaskTraining
 
@@ -149,7 +149,7 @@ def test_the_example_of_a_method_learns_two_tasks_under_either_order(
 
     recipe = tiny_recipe(name, "method.name=first-session", "data.classes=4", "optimize.peft.lr=0.5")
     check_recipe(recipe)
-    stream, model = open_stream(recipe, print), Continual(recipe, torch.device("cpu"))
+    stream, model = open_stream(recipe, print), IncrementalModel(recipe, torch.device("cpu"))
     method: Any = model.method
     fresh = {key: value.clone() for key, value in method.peft.named_parameters()}
     adapters = []

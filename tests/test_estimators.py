@@ -21,7 +21,7 @@ from zofc.optim.directions import Directions, Space
 from zofc.optim.dual import Dual
 from zofc.optim.estimators import ESTIMATORS, get_estimator
 from zofc.optim.placement import Placement
-from zofc.optim.survey import Pace, Query, coefficients, combine, survey
+from zofc.optim.survey import Chunking, Query, coefficients, combine, survey
 from zofc.recipe import Group, load_recipe
 from zofc.training.resolve import check_recipe
 
@@ -61,8 +61,8 @@ def query_for(method: Method, estimator: str, kind: str = "gaussian", batch: int
     return Query(space, vectors, get_estimator(estimator), epsilon, deep)
 
 
-def along(method: Method, images: Tensor, labels: Tensor, query: Query, pace: Pace | None = None) -> Tensor:
-    found = survey(method, images, query, False, pace or Pace())
+def along(method: Method, images: Tensor, labels: Tensor, query: Query, pace: Chunking | None = None) -> Tensor:
+    found = survey(method, images, query, False, pace or Chunking())
     return coefficients(method, labels, query, found)[0]
 
 
@@ -89,7 +89,9 @@ def test_forward_gradients_are_the_derivatives_along_their_directions(
     method, shown, labels = second_task(tiny, images, name, kind)
     query = query_for(method, "forward_gradient")
     expected = query.vectors.double() @ gradient(method, shown, labels)
-    torch.testing.assert_close(along(method, shown, labels, query, Pace(chunk=chunk)), expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        along(method, shown, labels, query, Chunking(chunk=chunk)), expected, rtol=1e-9, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("estimator", ["spsa", "one_sided"])
@@ -108,11 +110,11 @@ def test_differences_come_near_the_derivatives_as_their_length_shrinks(
     assert errors[1] < 1e-2 * float(exact.norm())
 
 
-@pytest.mark.parametrize("pace", [Pace(None, 2), Pace(None, 8), Pace(2, 1), Pace(4, 3), Pace(1, 8)])
+@pytest.mark.parametrize("pace", [Chunking(None, 2), Chunking(None, 8), Chunking(2, 1), Chunking(4, 3), Chunking(1, 8)])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("name", [name for name in TRAINED if name not in ("aper", "l2p")])  # L2P's images vote
 def test_no_way_of_working_changes_the_coefficients(
-    tiny: Backbone, images: Tensor, name: str, estimator: str, pace: Pace
+    tiny: Backbone, images: Tensor, name: str, estimator: str, pace: Chunking
 ) -> None:
     """One by one, in chunks, all at once, in micro-batches: equal to 1e-9 in float64."""
     method, shown, labels = second_task(tiny, images, name)
@@ -122,11 +124,11 @@ def test_no_way_of_working_changes_the_coefficients(
     assert float((other - plain).norm() / plain.norm()) < 1e-9
 
 
-@pytest.mark.parametrize("pace", [Pace(), Pace(2), Pace(4)])
+@pytest.mark.parametrize("pace", [Chunking(), Chunking(2), Chunking(4)])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("kind", ["adapter", "adaptformer", "lora", "prefix"])
 def test_with_a_direction_for_each_image_a_coefficient_is_about_that_image_alone(
-    tiny: Backbone, images: Tensor, kind: str, estimator: str, pace: Pace
+    tiny: Backbone, images: Tensor, kind: str, estimator: str, pace: Chunking
 ) -> None:
     method, shown, labels = second_task(tiny, images, "adapter", kind)
     query = query_for(method, estimator, batch=len(labels), epsilon=1e-5)
@@ -317,8 +319,8 @@ def test_forward_gradients_keep_their_direction_in_16_bits(
     method, shown, labels = second_task(tiny, images, name)
     query = replace(query_for(method, "forward_gradient"), vectors=Directions("rademacher", 2).stack(
         0, 64, (Space(groups_of(method)).size,), torch.device("cpu")))  # fmt: skip
-    exact = along(method, shown, labels, query, Pace(chunk=64))
+    exact = along(method, shown, labels, query, Chunking(chunk=64))
     method.float()
     tiny.vit.to(dtype)
-    found = along(method, shown.float(), labels, query, Pace(chunk=64))
+    found = along(method, shown.float(), labels, query, Chunking(chunk=64))
     assert float(torch.corrcoef(torch.stack([exact, found]))[0, 1]) > 0.98

@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from zofc.analysis import landscape
 from zofc.analysis.curvature import forms, probes, spectrum, trace
 from zofc.analysis.flatness import forgetting, random_score, sam_score, smoothed
-from zofc.analysis.old_tasks import KeptRun, again, parameters, task_losses
+from zofc.analysis.kept_run import KeptRun, again, parameters, task_losses
 from zofc.analysis.run_flatness import Settings, measure
 from zofc.analysis.surface import BatchedLoss, Point, difference, dot, moved, norm
 from zofc.errors import RunError
@@ -345,7 +345,7 @@ def test_every_so_many_tasks_are_counted_by_their_numbers(kept: RunFolder) -> No
     found = measure(run, replace(few, every=2), []).by_set["head"]
     assert [entry.task for entry in found] == [task for task in tasks if task % 2 == 0]
     with pytest.raises(RunError, match=r"every: none of the kept tasks \(2, 3\) is a multiple of 50"):
-        measure(run, replace(few, every=50), [], tell=lambda text: pytest.fail(f"before it is refused: {text}"))
+        measure(run, replace(few, every=50), [], on_progress=lambda text: pytest.fail(f"before it is refused: {text}"))
 
 
 def test_the_first_order_run_of_a_head_alone_is_measured_over_it(tiny_recipe: Make, tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from zofc.methods import get_method
 from zofc.model.backbone import Backbone, load_backbone
 from zofc.optim.graphs import PLAIN_RUNS, SETTLED, Recorder
 from zofc.optim.placement import Placement
-from zofc.optim.survey import Pace
+from zofc.optim.survey import Chunking
 from zofc.recipe import Backbone as BackboneRecipe
 from zofc.recipe import Group, Peft, Recipe
-from zofc.training.continual import Continual
+from zofc.training.incremental_model import IncrementalModel
 from zofc.training.memory import measure, resident
 from zofc.training.planner import plan_memory, rehearse, sets
 from zofc.training.resolve import open_stream
@@ -165,7 +165,7 @@ def test_on_other_devices_nothing_is_recorded(tiny: Backbone) -> None:
 @needs_cuda
 def test_planned_steps_stay_inside_the_budget_with_their_recordings(tiny_recipe: Callable[..., Recipe]) -> None:
     recipe = tiny_recipe("zofc/base", "training.device=cuda", "training.batch_size=12", "data.per_class=12")
-    model = Continual(recipe, torch.device("cuda"))
+    model = IncrementalModel(recipe, torch.device("cuda"))
     task = open_stream(recipe, lambda text: None).tasks[0]
     model.extend(task.names)
     images, labels = torch.rand(12, 3, model.backbone.image_size, model.backbone.image_size), torch.arange(12) % 2
@@ -181,7 +181,7 @@ def test_planned_steps_stay_inside_the_budget_with_their_recordings(tiny_recipe:
         return Placement(model.method, model.method.groups(), recipe.optimize, 1, 0, graphs=True)
 
     whole, place = steps(fresh()), fresh()
-    least = max(rehearse(model, place, name, images, labels, Pace(1)) for name in sets(place))
+    least = max(rehearse(model, place, name, images, labels, Chunking(1)) for name in sets(place))
     assert least < whole
     budget = int(least + whole) // 2
     settings = recipe.training.model_copy(update={"memory": f"{budget // 1000}kB"})

@@ -22,10 +22,9 @@ from zofc.analysis.cost import Cost
 from zofc.data.source import SOURCES, Source, SourceOptions, open_source
 from zofc.errors import Interrupted, RunError
 from zofc.recipe import Recipe, dump_recipe
-from zofc.studies import work
 from zofc.studies.grid import Cell, collect, run_cell, run_grid, take_device
+from zofc.studies.jobs import KEPT, MeasureCost
 from zofc.studies.pool import Killed, in_processes
-from zofc.studies.work import KEPT, MeasureCost
 from zofc.training.checkpoint import load_checkpoint
 from zofc.training.folder import RunFolder
 
@@ -38,7 +37,7 @@ def cells(make: Make, *seeds: int) -> list[Cell]:
 
 def test_a_grid_keeps_labels_metrics_and_what_each_run_was_made_with(tiny_recipe: Make, tmp_path: Path) -> None:
     out, told = tmp_path / "rows.json", []
-    rows = collect(cells(tiny_recipe, 1, 2), tmp_path / "runs", out, {"scale": "tiny"}, tell=told.append)
+    rows = collect(cells(tiny_recipe, 1, 2), tmp_path / "runs", out, {"scale": "tiny"}, on_progress=told.append)
     written = json.loads(out.read_text())
     assert written["scale"] == "tiny" and written["rows"] == rows
     for row, seed in zip(rows, (1, 2), strict=True):
@@ -60,37 +59,37 @@ def test_finished_cells_are_found_again_and_the_table_is_the_same(tiny_recipe: M
 
 def test_rows_of_a_result_file_are_kept_where_their_recipe_is_the_same(tiny_recipe: Make, tmp_path: Path) -> None:
     out = tmp_path / "rows.json"
-    first = collect(cells(tiny_recipe, 1), tmp_path / "one", out, {}, tell=lambda text: None)
+    first = collect(cells(tiny_recipe, 1), tmp_path / "one", out, {}, on_progress=lambda text: None)
     told: list[str] = []
-    both = collect(cells(tiny_recipe, 2, 1), tmp_path / "other", out, {}, tell=told.append)
+    both = collect(cells(tiny_recipe, 2, 1), tmp_path / "other", out, {}, on_progress=told.append)
     assert both[1] == first[0] and both[0]["seed"] == 2 and json.loads(out.read_text())["rows"] == both
     assert len(told) == 1 and len(list((tmp_path / "other").iterdir())) == 1
     changed = [Cell({"row": "ZO-FC", "seed": 1}, tiny_recipe("zofc/base", "seed=1", "optimize.peft.lr=0.5"))]
-    (row,) = collect(changed, tmp_path / "other", out, {}, tell=lambda text: None)
+    (row,) = collect(changed, tmp_path / "other", out, {}, on_progress=lambda text: None)
     assert row["run"] != first[0]["run"] and json.loads(out.read_text())["rows"] == [row, *both]  # none is lost
     with pytest.raises(RunError, match="other settings"):
-        collect(changed, tmp_path / "other", out, {"epochs": 3}, tell=lambda text: None)
+        collect(changed, tmp_path / "other", out, {"epochs": 3}, on_progress=lambda text: None)
 
 
 def test_a_cell_that_fails_is_reported_and_the_others_run(tiny_recipe: Make, tmp_path: Path) -> None:
     good = cells(tiny_recipe, 1)
     bad = Cell({"row": "missing", "seed": 1}, tiny_recipe("zofc/base", "data.source=folder:nowhere"))
-    rows = collect([bad, *good], tmp_path / "runs", tmp_path / "rows.json", {}, tell=lambda text: None)
+    rows = collect([bad, *good], tmp_path / "runs", tmp_path / "rows.json", {}, on_progress=lambda text: None)
     assert "nowhere" in rows[0]["failed"] and rows[1]["all_classes"] >= 0
     others = cells(tiny_recipe, 2)
-    collect(others, tmp_path / "runs", tmp_path / "rows.json", {}, tell=lambda text: None)
+    collect(others, tmp_path / "runs", tmp_path / "rows.json", {}, on_progress=lambda text: None)
     kept = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert len(kept) == 3 and rows[0] in kept  # known to have failed until it is tried again
     mended = [Cell(bad.labels, tiny_recipe("zofc/base", "optimize.peft.lr=0.5"))]
-    (row,) = collect(mended, tmp_path / "runs", tmp_path / "rows.json", {}, tell=lambda text: None)
+    (row,) = collect(mended, tmp_path / "runs", tmp_path / "rows.json", {}, on_progress=lambda text: None)
     kept = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert len(kept) == 3 and row in kept and not any("failed" in one for one in kept)
 
 
 def test_several_workers_give_the_rows_of_one(tiny_recipe: Make, tmp_path: Path) -> None:
     wanted = cells(tiny_recipe, 1, 2, 3)
-    alone = collect(wanted, tmp_path / "a", tmp_path / "a.json", {}, tell=lambda text: None)
-    together = collect(wanted, tmp_path / "b", tmp_path / "b.json", {}, workers=2, tell=lambda text: None)
+    alone = collect(wanted, tmp_path / "a", tmp_path / "a.json", {}, on_progress=lambda text: None)
+    together = collect(wanted, tmp_path / "b", tmp_path / "b.json", {}, workers=2, on_progress=lambda text: None)
     for one, other in zip(alone, together, strict=True):
         assert {key: one[key] for key in ("seed", "all_classes", "forgetting", "steps", "run")} == {
             key: other[key] for key in ("seed", "all_classes", "forgetting", "steps", "run")
@@ -108,10 +107,10 @@ def test_a_run_that_another_process_is_still_saving_is_waited_for(
 ) -> None:
     (cell,) = cells(tiny_recipe, 1)
     folder = RunFolder.create(tmp_path / cell.name(tmp_path), cell.recipe)
-    monkeypatch.setattr(work, "SAVING", 0.1)
+    monkeypatch.setattr(jobs, "SAVING", 0.1)
     with folder.locked():
         assert "another process" in run_cell(cell, tmp_path)["failed"]
-    monkeypatch.setattr(work, "SAVING", 20.0)
+    monkeypatch.setattr(jobs, "SAVING", 20.0)
     taken = Event()
 
     def save() -> None:
@@ -132,7 +131,7 @@ from zofc.studies.grid import Cell, collect
 if __name__ == "__main__":
     recipes = [load_recipe(f"{kind}.yaml", [f"seed={seed}"]) for seed, kind in enumerate(sys.argv[1:])]
     cells = [Cell({"seed": recipe.seed}, recipe) for recipe in recipes]
-    collect(cells, Path("runs"), Path("rows.json"), {}, workers=2, tell=lambda text: None)
+    collect(cells, Path("runs"), Path("rows.json"), {}, workers=2, on_progress=lambda text: None)
 """
 
 
@@ -214,7 +213,7 @@ def test_a_grid_that_is_stopped_goes_on_by_its_own_command(
     def stopped(folder: RunFolder) -> None:
         raise Interrupted("stopped and saved; continue with: zofc run --resume x")
 
-    monkeypatch.setattr(work, "train", stopped)
+    monkeypatch.setattr(jobs, "train", stopped)
     with pytest.raises(Interrupted, match="the same command goes on from there") as found:
         list(run_grid(cells(tiny_recipe, 2), tmp_path))
     assert "--resume" not in str(found.value)
@@ -276,13 +275,13 @@ def test_a_clock_is_read_with_nothing_beside_it(
 ) -> None:
     """In this process, after all others, whatever the number of workers; and threads are as the recipe has them."""
     timed = Cell({"row": "timed"}, tiny_recipe("zofc/base"), MeasureCost(1))
-    real, seen = work.cost, []
+    real, seen = jobs.cost, []
 
     def cost(recipe: Recipe, steps: int, task: int) -> Cost:
         seen.append(recipe)
         return real(recipe, steps, task)
 
-    monkeypatch.setattr(work, "cost", cost)
+    monkeypatch.setattr(jobs, "cost", cost)
     order = [cell for cell, _ in run_grid([timed, *cells(tiny_recipe, 1)], tmp_path, workers=2)]
     assert order[-1] is timed and seen == [timed.recipe]
 

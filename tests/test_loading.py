@@ -20,7 +20,7 @@ from zofc.data import ArrayImages, EncodedImages, ImageSet, Loader, TestView, Tr
 from zofc.data.loading import Batch, Route, make_ahead
 from zofc.errors import DataError
 from zofc.recipe import Recipe
-from zofc.training.continual import Continual
+from zofc.training.incremental_model import IncrementalModel
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 HALF = (0.5, 0.5, 0.5)
@@ -351,7 +351,7 @@ def test_on_the_cpu_a_stream_is_the_same_batches(path: Route) -> None:
 def test_a_limit_on_memory_leaves_the_images_on_the_host(tiny_recipe: Callable[..., Recipe]) -> None:
     for override, stream in (("training.memory=1GB", True), ("seed=1", False)):
         recipe = tiny_recipe("zofc/base", override)
-        assert Continual(recipe, torch.device("cpu")).loader(in_memory()).stream is stream
+        assert IncrementalModel(recipe, torch.device("cpu")).loader(in_memory()).stream is stream
 
 
 # --- on CUDA ---

@@ -20,7 +20,7 @@ from zofc.optim.directions import Directions, Space
 from zofc.optim.estimators import ESTIMATORS, get_estimator
 from zofc.optim.movers import Mover
 from zofc.optim.placement import Placement
-from zofc.optim.survey import Pace, Query, coefficients, combine, survey
+from zofc.optim.survey import Chunking, Query, coefficients, combine, survey
 from zofc.recipe import Backbone as BackboneRecipe
 from zofc.recipe import Group, Head, Peft, Recipe
 
@@ -66,7 +66,7 @@ def estimate(
     objective, label = Function(f, x), torch.zeros(1, dtype=torch.int64)
     vectors = Directions(kind, 0).stack(0, queries, (len(x),), x.device)
     query = Query(Space({"x": x}), vectors, get_estimator(estimator), epsilon)
-    found = survey(objective, torch.zeros(1, 1), query, False, Pace(chunk=chunk))
+    found = survey(objective, torch.zeros(1, 1), query, False, Chunking(chunk=chunk))
     along, _ = coefficients(objective, label, query, found)
     return vectors.to(x.dtype), along, combine(query, along)["x"]
 
@@ -233,8 +233,8 @@ def test_no_way_of_working_in_fp32_is_much_further_from_the_float64_update_than_
         space = Space(method.groups()["peft"])
         vectors = Directions("rademacher", seed).stack(0, 32, (space.size,), torch.device("cpu"))
         query = Query(space, vectors, get_estimator("spsa"), 1e-3)
-        paces = [Pace(), Pace(None, 8), Pace(None, 64), Pace(2), Pace(3, 16)]
-        found = [survey(method, images.to(dtype), query, False, pace) for pace in paces]
+        chunkings = [Chunking(), Chunking(None, 8), Chunking(None, 64), Chunking(2), Chunking(3, 16)]
+        found = [survey(method, images.to(dtype), query, False, pace) for pace in chunkings]
         return [coefficients(method, LABELS % 3 + 2, query, one)[0] for one in found]
 
     exact = errors(torch.float64)[0]

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from zofc.errors import BudgetError, RecipeError
 from zofc.optim.placement import Placement
-from zofc.optim.survey import Pace
+from zofc.optim.survey import Chunking
 from zofc.recipe import Recipe, size_in_bytes
-from zofc.training.continual import Continual
 from zofc.training.events import Event, Events, StepStatus
 from zofc.training.folder import recipe_digest
+from zofc.training.incremental_model import IncrementalModel
 from zofc.training.memory import allowance, measure, resident
 from zofc.training.planner import choose, plan_memory, points_of, rehearse, sets
 from zofc.training.resolve import open_stream
@@ -58,9 +58,9 @@ class Notices:
         pass
 
 
-def learner(recipe: Recipe, dtype: torch.dtype = torch.float32) -> tuple[Continual, Placement]:
+def learner(recipe: Recipe, dtype: torch.dtype = torch.float32) -> tuple[IncrementalModel, Placement]:
     """A model at its first two classes, away from its initial values, and what moves it."""
-    model = Continual(recipe, torch.device("cpu"))
+    model = IncrementalModel(recipe, torch.device("cpu"))
     model.extend(["a", "b"])
     if dtype == torch.float64:
         model.backbone.vit.to(dtype)
@@ -80,10 +80,10 @@ def span(recipe: Recipe) -> tuple[int, int]:
     """What the slowest and the fastest pace need."""
     model, placement = learner(recipe)
 
-    def need(pace: Callable[[str], Pace]) -> int:
+    def need(pace: Callable[[str], Chunking]) -> int:
         return int(max(rehearse(model, placement, name, batch(), LABELS, pace(name)) for name in sets(placement)))
 
-    return need(lambda name: Pace(1)), need(lambda name: Pace(8, points_of(placement, name)))
+    return need(lambda name: Chunking(1)), need(lambda name: Chunking(8, points_of(placement, name)))
 
 
 def allowed(recipe: Recipe, size: float) -> Recipe:
@@ -119,12 +119,12 @@ def test_every_step_stays_inside_the_budget(tiny_recipe: Make, kind: str, share:
         with measure(model.device, [*resident(model), *held]) as peak:
             placement.step(batch(), LABELS, 0, step)
         assert peak.bytes <= budget
-    paces = {placement.paces[name] for name in sets(placement)}
+    chunkings = {placement.chunkings[name] for name in sets(placement)}
     assert not placement.notices
     if share >= 1:
-        assert all(pace.micro_batch == 8 for pace in paces)
+        assert all(pace.micro_batch == 8 for pace in chunkings)
     elif kind.startswith("ZO-FC") and share > 0:
-        assert any(pace.micro_batch != 1 or pace.chunk != 1 for pace in paces), "some of the room is used"
+        assert any(pace.micro_batch != 1 or pace.chunk != 1 for pace in chunkings), "some of the room is used"
 
 
 @pytest.mark.parametrize("kind", ["ZO-FC", "first order", "zeroth order"])
@@ -212,11 +212,11 @@ def test_a_planned_update_is_the_update(tiny_recipe: Make, kind: str) -> None:
     start = values(placement)
     placement.step(batch(torch.float64), LABELS, 0, 0)
     expected = values(placement)
-    least = max(rehearse(model, placement, name, batch(torch.float64), LABELS, Pace(1)) for name in sets(placement))
+    least = max(rehearse(model, placement, name, batch(torch.float64), LABELS, Chunking(1)) for name in sets(placement))
     model, placement = learner(allowed(plain, 1.02 * least), torch.float64)
     plan_memory(model, placement, batch(torch.float64), LABELS)
     if kind != "ZO-FC, a direction for each image":  # there, the directions are most of it
-        assert any(placement.paces[name].micro_batch != 8 for name in sets(placement))
+        assert any(placement.chunkings[name].micro_batch != 8 for name in sets(placement))
     placement.step(batch(torch.float64), LABELS, 0, 0)
     if kind == "L2P":
         return
@@ -237,7 +237,7 @@ def test_a_method_that_couples_images_says_so_if_they_are_apart(
 
 def test_a_resumed_epoch_that_begins_with_its_rest_is_planned_for_whole_batches(tiny_recipe: Make) -> None:
     recipe = tiny_recipe("zofc/base", "training.memory=1GB")
-    model, stream = Continual(recipe, torch.device("cpu")), open_stream(recipe, lambda text: None)
+    model, stream = IncrementalModel(recipe, torch.device("cpu")), open_stream(recipe, lambda text: None)
     model.extend(stream.tasks[0].names)
     notices = Notices()
     training = TaskTraining(model, model.loader(stream.train_set(stream.tasks[0])), Events([notices]), 3)
@@ -277,7 +277,7 @@ def test_auto_is_a_share_of_what_is_free(tiny_recipe: Make) -> None:
     assert allowance("auto", torch.device("cpu")) > 2**20
     model, placement = learner(tiny_recipe("zofc/base", "training.memory=auto"))
     assert plan_memory(model, placement, batch(), LABELS).startswith("memory auto (")
-    assert placement.paces["peft"] == Pace(8, 8)
+    assert placement.chunkings["peft"] == Chunking(8, 8)
 
 
 def test_memory_is_how_to_run_and_not_what(tiny_recipe: Make) -> None:
@@ -331,7 +331,7 @@ def test_what_trains_nothing_still_needs_its_weights(tiny_recipe: Make, tmp_path
 # -- out of memory ---------------------------------------------------------------------------------------------------
 
 
-def limit(model: Continual, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+def limit(model: IncrementalModel, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     """A device that runs out of memory beyond so many images times points."""
     real: Callable[[Mapping[str, Tensor], Any], Any] = model.method.features
 
@@ -366,7 +366,7 @@ def test_out_of_memory_shrinks_the_plan_and_repeats_the_step(
     told = placement.notices
     assert bool(told) == (kind != "first order" or most < 8)
     assert all(text.startswith("out of memory: from here on ") for text in told)
-    pace = placement.paces[sets(placement)[0]]
+    pace = placement.chunkings[sets(placement)[0]]
     assert (pace.micro_batch or 8) * pace.chunk <= most
 
 
@@ -416,7 +416,7 @@ def test_a_plan_heeds_a_device_that_has_less_than_the_budget(
     model, placement = learner(tiny_recipe("zofc/base", "training.memory=1GB"))
     limit(model, monkeypatch, 8)
     plan_memory(model, placement, batch(), LABELS)
-    pace = placement.paces["peft"]
+    pace = placement.chunkings["peft"]
     assert 1 < (pace.micro_batch or 8) * pace.chunk <= 8 and not placement.notices
     limit(model, monkeypatch, 0)
     with pytest.raises(RecipeError, match="the device runs out of memory before 1000 MB, with one image at a time"):
@@ -424,10 +424,10 @@ def test_a_plan_heeds_a_device_that_has_less_than_the_budget(
 
 
 def test_where_not_even_two_points_fit_more_images_may() -> None:
-    def need(pace: Pace) -> float:
+    def need(pace: Chunking) -> float:
         return math.inf if pace.chunk > 1 else 10.0 * (pace.micro_batch or 16)
 
-    assert choose(need, need, least=10.0, whole=16, points=4, budget=100) == (Pace(8, 1), 80.0)
+    assert choose(need, need, least=10.0, whole=16, points=4, budget=100) == (Chunking(8, 1), 80.0)
 
 
 def test_planning_is_no_training(tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,13 +41,13 @@ def test_what_failed_is_still_known_after_the_next_stage(tmp_path: Path, monkeyp
             yield cell, {**cell.labels, **found}
 
     monkeypatch.setattr("zofc.studies.grid.run_grid", trained)
-    monkeypatch.setattr(Cell, "told", lambda cell, row: "")
+    monkeypatch.setattr(Cell, "describe", lambda cell, row: "")
     out = tmp_path / "rates.json"
     for pairs in stages("short", ["lae-fo"], out):
-        collect(grid("short", pairs, [1, 2], []), tmp_path / "runs", out, {}, tell=lambda text: None)
+        collect(grid("short", pairs, [1, 2], []), tmp_path / "runs", out, {}, on_progress=lambda text: None)
     again = grid("short", {"lae-fo": [(100.0, 100.0)]}, [3, 2], [])  # and if a second try is stopped before it
     monkeypatch.setattr("zofc.studies.grid.run_grid", lambda cells, *rest: list(trained(cells, *rest))[:1])
-    collect(again, tmp_path / "runs", out, {}, tell=lambda text: None)
+    collect(again, tmp_path / "runs", out, {}, on_progress=lambda text: None)
     rows = [row for row in rows_of(out) if row["seed"] < 3]
     assert [row["head"] for row in rows if "failed" in row] == [100.0] and len(rows) == 2 * 7
     assert ranked(rows, "short")["lae-fo"][0][0] == 1000.0 and ranked(rows, "short")["lae-fo"][-1] == (100.0, 100.0)

@@ -13,7 +13,7 @@ from zofc.model.backbone import Backbone, load_backbone
 from zofc.optim.placement import Placement
 from zofc.recipe import Backbone as BackboneRecipe
 from zofc.recipe import Group, Recipe, load_recipe
-from zofc.training.continual import Continual
+from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import open_stream
 from zofc.training.runs import start_run, train
 
@@ -48,7 +48,7 @@ def test_frozen_class_means_on_cifar100_are_as_good_as_the_backbones_card_says(a
     )  # fmt: skip
     torch.set_num_threads(2)
     stream = open_stream(recipe, print)
-    model = Continual(recipe, torch.device("cpu"))
+    model = IncrementalModel(recipe, torch.device("cpu"))
     model.extend(stream.classes)
     model.method.end_task(lambda: model.plain_batches(model.loader(stream.train_set(stream.tasks[0]))))
     right = total = 0

@@ -25,9 +25,9 @@ from PIL import ExifTags, Image
 from torchvision.datasets import CIFAR100
 
 from zofc.data import EncodedImages, Source, SourceOptions, describe_sources, open_source
+from zofc.data.concat import join
 from zofc.data.decoding import image_sizes, settle, verify
 from zofc.data.imagenet_r import export_lists
-from zofc.data.joined import join
 from zofc.data.selection import select_per_class
 from zofc.data.source import decode
 from zofc.errors import DataError

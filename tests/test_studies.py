@@ -21,10 +21,10 @@ from zofc.cli import app
 from zofc.errors import RecipeError, RunError
 from zofc.recipe import Recipe, change_recipe, load_recipe, recipe_names
 from zofc.report.tables import Grid
-from zofc.studies import figures, forms, reproduce, tables, work
+from zofc.studies import export, figures, jobs, reproduce, tables
 from zofc.studies import forecast as forecasts
 from zofc.studies.catalogue import STUDIES, Study, get_study
-from zofc.studies.forecast import forecast, told
+from zofc.studies.forecast import forecast
 from zofc.studies.scale import LIKE, SCALES, SMALL_RATES, get_scale
 from zofc.studies.settings import OURS, PAPERS, SETTINGS
 from zofc.training.checkpoint import kept_tasks
@@ -55,7 +55,7 @@ def done(plan: reproduce.Plan, out: Path) -> dict[str, Grid]:
 
 def stopping(monkeypatch: pytest.MonkeyPatch, name: str, at: int) -> None:
     """Stop the process, as Ctrl-C does, when `work` calls this for the given time."""
-    real: Callable[..., Any] = getattr(work, name)
+    real: Callable[..., Any] = getattr(jobs, name)
     calls = count(1)
 
     def call(*args: Any) -> Any:
@@ -63,7 +63,7 @@ def stopping(monkeypatch: pytest.MonkeyPatch, name: str, at: int) -> None:
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr(work, name, call)
+    monkeypatch.setattr(jobs, name, call)
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
@@ -261,11 +261,11 @@ def test_many_cells_that_failed_for_one_reason_are_counted() -> None:
 
 def test_finished_runs_of_another_machine_are_only_read(tiny_recipe: Callable[..., Recipe], tmp_path: Path) -> None:
     recipe = tiny_recipe("simplecil/base", "training.device=cpu")
-    row = work.TRAIN.do(recipe, tmp_path)
+    row = jobs.TRAIN.do(recipe, tmp_path)
     elsewhere = recipe.model_copy(update={"training": recipe.training.model_copy(update={"device": "cuda:7"})})
     with pytest.raises(RecipeError, match="not available"):
         check_recipe(elsewhere)
-    assert work.TRAIN.do(elsewhere, tmp_path) == row
+    assert jobs.TRAIN.do(elsewhere, tmp_path) == row
 
 
 def result(line: str, seed: int, **changes: Any) -> dict[str, Any]:
@@ -286,11 +286,11 @@ def test_a_failed_cell_is_a_warning_in_every_form_and_says_over_how_many_seeds_i
     grid = tables.table(study, scale, rows, columns)
     said = "ZO-FC, cifar100-inc5, seed 3; FO adapter + ZO Cls., cifar100-inc5, seed 1 failed: no {images}"
     assert grid.rows[0][2] == "41.00 ± 1.41 (2 of 3 seeds) [83.34]" and grid.warnings == (said,)
-    latex = forms.as_latex(grid, columns, tables.measures(study))
+    latex = export.as_latex(grid, columns, tables.measures(study))
     assert said in grid.markdown() and said.replace("{images}", r"\{images\}") in latex
     assert r"41.00 $\pm$ 1.41 (2 of 3 seeds) [83.34]" in latex
 
-    lines = list(csv.DictReader(io.StringIO(forms.as_csv(study.name, scale, tables.numbers(study, rows, columns)))))
+    lines = list(csv.DictReader(io.StringIO(export.as_csv(study.name, scale, tables.numbers(study, rows, columns)))))
     assert [line["metric"] for line in lines] == list(tables.SPELLED) * len(study.lines)
     about = {"study": study.name, "scale": "tiny", "fast": "false", "line": "ZO-FC", "setting": "cifar100-inc5"}
     numbers = {"metric": "all_classes", "mean": "41", "std": "1.414213562", "seeds": "2", "failed": "1"}
@@ -301,7 +301,7 @@ def test_a_failed_cell_is_a_warning_in_every_form_and_says_over_how_many_seeds_i
 def test_a_latex_table_has_settings_over_short_heads_and_its_notes_below() -> None:
     study, columns = get_study("query-ablation"), ["cifar100-inc5", "imagenet-r-inc5"]
     grid = tables.table(study, get_scale("tiny"), [], columns, ["x=${a_b}^~\\"])
-    text = forms.as_latex(grid, columns, tables.measures(study))
+    text = export.as_latex(grid, columns, tables.measures(study))
     assert text.startswith("% needs \\usepackage{booktabs}\n")
     assert r"& \multicolumn{3}{c}{cifar100-inc5} & \multicolumn{3}{c}{imagenet-r-inc5} \\" in text
     assert r"\cmidrule(lr){2-4}\cmidrule(lr){5-7}" in text and " & avg & last & fgt & avg & last & fgt" in text
@@ -314,7 +314,7 @@ def test_a_latex_table_has_settings_over_short_heads_and_its_notes_below() -> No
 @pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
 def test_what_a_table_says_by_itself_is_known_to_latex(study: Study) -> None:
     grid = tables.table(study, get_scale("small").faster(), [], study.settings)
-    text = forms.as_latex(grid, study.settings, tables.measures(study))
+    text = export.as_latex(grid, study.settings, tables.measures(study))
     assert text.isascii(), {letter for letter in text if not letter.isascii()}
 
 
@@ -526,7 +526,7 @@ def test_a_timing_once_measured_is_kept_and_shared_by_both_tables(
     (kept,) = chosen.runs.glob("*.cost.json")
     before = kept.read_bytes()
     first = done(chosen, tmp_path / "out")
-    monkeypatch.delattr(work, "cost")  # nothing is measured again
+    monkeypatch.delattr(jobs, "cost")  # nothing is measured again
     assert kept.read_bytes() == before and done(chosen, tmp_path / "again") == first
     for name in ("runtime", "flops"):
         for form in ("md", "csv", "tex"):
@@ -547,7 +547,7 @@ def test_how_a_step_is_executed_is_part_of_what_it_costs_and_what_is_kept_is_not
     for other, same in (("training.threads=1", False), ("training.recompute=true", False), ("seed=2", False),
                         ("training.keep_tasks=true", True), ("training.checkpoint_minutes=1", True)):  # fmt: skip
         assert (replace(cell, recipe=change_recipe(cell.recipe, [other])).name(Path()) == name) is same
-    assert replace(cell, work=work.MeasureCost(7)).name(Path()) != name
+    assert replace(cell, work=jobs.MeasureCost(7)).name(Path()) != name
 
 
 def test_a_cost_that_cannot_be_measured_is_reported_and_the_others_are(tmp_path: Path, tiny_weights: Path) -> None:
@@ -644,7 +644,7 @@ def test_curvature_is_measured_after_some_tasks_and_told_with_what_forgetting_is
 
 def test_other_studies_share_the_runs_that_keep_their_tasks(tmp_path: Path, tiny_weights: Path) -> None:
     both = plan(tmp_path, tiny_weights, "placement-ablation", "flatness-curves")
-    runs = {name: cell for name, cell in both.distinct.items() if cell.work == work.TRAIN}
+    runs = {name: cell for name, cell in both.distinct.items() if cell.work == jobs.TRAIN}
     assert len(runs) == 4  # ZO-FC is in both
     keeps = {cell.labels["line"]: cell.recipe.training.keep_tasks for cell in runs.values()}
     assert keeps == {"ZO-FC": True, "Adapter + Cls., FO": True, "Adapter + Cls., ZO": True,
@@ -688,13 +688,13 @@ def test_flatness_of_a_run_that_fails_fails_with_it_and_nothing_is_run_twice(
     few = tuple(replace(line, changes=(*line.changes, "training.memory=1kB")) if line.title != "ZO-FC" else line
                 for line in chosen.studies[0].lines)  # fmt: skip
     started: list[str] = []
-    real = work.start_run
+    real = jobs.start_run
 
     def start_run(recipe: Any, runs: Path) -> RunFolder:
         started.append(recipe.name)
         return real(recipe, runs)
 
-    monkeypatch.setattr(work, "start_run", start_run)
+    monkeypatch.setattr(jobs, "start_run", start_run)
     told: list[str] = []
     some = replace(chosen, studies=(replace(chosen.studies[0], lines=few),))
     grid = reproduce.run(some, tmp_path / "out", 1, told.append)["flatness-curves"]

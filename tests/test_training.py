@@ -27,10 +27,10 @@ from zofc.recipe import Recipe, dump_recipe
 from zofc.training import folder as folders
 from zofc.training import trainer as trainers
 from zofc.training.checkpoint import load_checkpoint
-from zofc.training.continual import Continual
 from zofc.training.device import environment, pick_device
 from zofc.training.events import Event, Events, StepStatus
 from zofc.training.folder import RunFolder, folder_for, recipe_digest
+from zofc.training.incremental_model import IncrementalModel
 from zofc.training.runs import extend_run, resume_run, start_run, train
 from zofc.training.signals import stop_signals
 
@@ -357,7 +357,7 @@ def test_a_recipe_edited_in_place_or_tensors_of_another_shape_are_refused(tiny_r
         train(folder)
     found = load_checkpoint(folder.path)
     assert found is not None
-    model = Continual(changed, torch.device("cpu"))
+    model = IncrementalModel(changed, torch.device("cpu"))
     with pytest.raises(RunError, match=r"does not fit this recipe: peft\.blocks"):
         model.restore(found[0].classes, found[0].tasks, found[1])
 
@@ -498,14 +498,14 @@ def test_a_folder_that_cannot_be_written_is_told(
 
 def test_writing_whole_leaves_the_old_file_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
-    folders.write_whole(path, "old")
+    folders.write_atomic(path, "old")
 
     def full(number: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RunError, match="no space left"):
-        folders.write_whole(path, "new")
+        folders.write_atomic(path, "new")
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["file"]
 
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from zofc import cli
 from zofc.errors import RunError
 from zofc.recipe import Recipe
-from zofc.report.following import GIVEN_UP, PATIENCE, Follower, RunView, duration, is_held, newest
+from zofc.report.live import GIVEN_UP, PATIENCE, Follower, RunView, duration, is_held, newest
 from zofc.report.terminal import shown, sparkline
 from zofc.report.watch import watch
 from zofc.training.runs import start_run, train
@@ -485,7 +485,7 @@ def test_the_command_follows_another_process(
     )
     events = script.folder / "events.jsonl"
     events.write_text((tmp_path / "begun.txt").read_text())
-    monkeypatch.setattr("zofc.report.following.GIVEN_UP", (math.inf, 1))  # the times of these events are long gone
+    monkeypatch.setattr("zofc.report.live.GIVEN_UP", (math.inf, 1))  # the times of these events are long gone
 
     def call(*words: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["zofc", "watch", *words])

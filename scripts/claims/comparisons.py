@@ -177,10 +177,10 @@ def propagated(formula: Callable[..., float], values: Sequence[float], errors: S
     """The error of what a formula makes of values with independent errors; None if none of these is known."""
     if all(error is None for error in errors):
         return None
-    centre, squares = formula(*values), 0.0
+    center, squares = formula(*values), 0.0
     for place, error in enumerate(errors):
         moved = [value + (error or 0.0) * (place == other) for other, value in enumerate(values)]
-        squares += (formula(*moved) - centre) ** 2
+        squares += (formula(*moved) - center) ** 2
     return float(squares**0.5)
 
 

@@ -43,7 +43,7 @@ app = typer.Typer(
 )
 
 
-class Voice(Console):
+class SafeConsole(Console):
     """A console that shows words as they are, and is silent once nobody reads any more."""
 
     def on_broken_pipe(self) -> None:
@@ -51,8 +51,8 @@ class Voice(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())  # for what is still to be flushed
 
 
-out = Voice(emoji=False)
-err = Voice(stderr=True, emoji=False)
+out = SafeConsole(emoji=False)
+err = SafeConsole(stderr=True, emoji=False)
 
 Runs = Annotated[Path, typer.Option("--runs", help="Folder that holds the run folders.")]
 Listing = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]  # headers and rows
@@ -458,9 +458,9 @@ def _ready(output: Path | None) -> None:
 
 
 def _write_json(path: Path, found: object) -> None:
-    from zofc.training.folder import write_whole
+    from zofc.training.folder import write_atomic
 
-    write_whole(path, json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+    write_atomic(path, json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
     _say(f"written: {path}")
 
 
@@ -516,8 +516,8 @@ def flatness(
     For a run with training.keep_tasks=true. The loss is the mean over the images of all old tasks, where the paper
     writes the sum over tasks. All in float64; the result is also written to RUN/flatness.json.
     """
+    from zofc.analysis.kept_run import KeptRun
     from zofc.analysis.landscape import draw, of_run
-    from zofc.analysis.old_tasks import KeptRun
     from zofc.analysis.run_flatness import Settings, all_sets, measure
 
     settings = Settings(
@@ -755,7 +755,7 @@ def _show_plan(left: dict[str, Cell], workers: int) -> None:
     """The cells that are left, those that would be refused, and how long the others take; status 1 if none of them can
     be run."""
     from zofc.report.tables import duration
-    from zofc.studies.forecast import forecast, told
+    from zofc.studies.forecast import describe, forecast
 
     rows = [[str(cell.labels[key]) for key in ("line", "setting", "seed")] for cell in left.values()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -767,7 +767,7 @@ def _show_plan(left: dict[str, Cell], workers: int) -> None:
         alone = "; what is timed has the machine for itself" * any(cell.work.alone for cell in left.values())
         out.print(f"about {duration(found.seconds)} here with {workers} at a time{alone}")
     for said, reasons in (("would be refused", found.refused), ("not estimated", found.unknown)):
-        for text in told(reasons):
+        for text in describe(reasons):
             out.print(f"[yellow]{said}:[/] {escape(text)}", soft_wrap=True)
     if left and len(left) == sum(map(len, found.refused.values())):
         raise typer.Exit(1)

@@ -25,10 +25,10 @@ from zofc.data.source import Images
 from zofc.errors import DataError, RunError
 from zofc.recipe import Recipe, change_recipe, load_recipe
 from zofc.training.checkpoint import Progress, load_checkpoint, save_checkpoint
-from zofc.training.continual import Continual
 from zofc.training.device import environment, pick_device, set_up
 from zofc.training.events import Events, Listener
 from zofc.training.folder import RunFolder, recipe_digest
+from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import check_recipe, open_data
 from zofc.training.task import TaskTraining
 
@@ -111,7 +111,7 @@ class Learner:
         check_recipe(self.recipe)
         device = pick_device(self.recipe.training.device)
         set_up(device, self.recipe.training)
-        self.model = Continual(self.recipe, device)
+        self.model = IncrementalModel(self.recipe, device)
         self.events = Events(listeners)
         self.history = Progress()  # what a loaded run had measured
 

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zofc.analysis.begun import Tell, begun, lent, run_batches
 from zofc.analysis.flops import (
     Difference,
     Executed,
@@ -30,6 +29,7 @@ from zofc.analysis.flops import (
     head_term,
     paper_formula,
 )
+from zofc.analysis.task_start import OnProgress, run_batches, start_task, torch_settings
 from zofc.errors import RecipeError
 from zofc.optim.graphs import SETTLED
 from zofc.optim.placement import Placement
@@ -105,21 +105,21 @@ class Cost:
         return found
 
 
-def cost(recipe: Recipe, steps: int = 5, task: int = 1, tell: Tell = lambda text: None) -> Cost:
+def cost(recipe: Recipe, steps: int = 5, task: int = 1, on_progress: OnProgress = lambda text: None) -> Cost:
     """Measure a recipe at the start of a task (those before it are not trained): `steps` timed steps in each phase
-    after a warm-up. The model that is stepped is thrown away. `tell` hears what is being done."""
+    after a warm-up. The model that is stepped is thrown away. `on_progress` is called with what is being done."""
     if steps < 1:
         raise RecipeError("a cost needs one timed step at least")
     check_recipe(recipe)
     device = pick_device(recipe.training.device)
-    with lent(device, recipe.training):
-        training, notices = begun(recipe, task, device, tell)
-        return _measured(training, notices, steps, task, tell)
+    with torch_settings(device, recipe.training):
+        training, notices = start_task(recipe, task, device, on_progress)
+        return _measured(training, notices, steps, task, on_progress)
 
 
-def _measured(training: TaskTraining, notices: list[str], steps: int, task: int, tell: Tell) -> Cost:
+def _measured(training: TaskTraining, notices: list[str], steps: int, task: int, on_progress: OnProgress) -> Cost:
     model, placement, device = training.model, training.placement, training.model.device
-    tell("making batches")
+    on_progress("making batches")
     loading, (images, labels) = _first_batch(training, steps)
     if model.recipe.training.memory is not None and placement.epochs:
         notices.append(plan_memory(model, placement, images, labels))
@@ -129,17 +129,17 @@ def _measured(training: TaskTraining, notices: list[str], steps: int, task: int,
     phases = phases_of(placement)
     timed = []
     for groups, epochs in phases.items():
-        tell(f"steps of {' and '.join(groups)}")
+        on_progress(f"steps of {' and '.join(groups)}")
         timed.append(_time(training, images, labels, epochs[0], steps, own))
     rss_peak = process_memory()[1]
 
-    tell("evaluating")
+    on_progress("evaluating")
     shown, _ = next(model.plain_batches(training.loader))
     with measure(device, own) as scoring:
         model.scores(shown)
     evaluation = _median(partial(model.scores, shown), steps, device) / len(shown)
 
-    tell("counting")
+    on_progress("counting")
     forward = count_forward(model, placement, shown[:1])
     sizes = placement.sizes
     return Cost(

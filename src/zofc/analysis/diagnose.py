@@ -19,13 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zofc.analysis.begun import Tell, begun, lent, run_batches
 from zofc.analysis.diagnosis import Agreement, Alignment, Diagnosis, Differences, Rung, SetDiagnosis, Step
+from zofc.analysis.task_start import OnProgress, run_batches, start_task, torch_settings
 from zofc.errors import DivergedError, RecipeError
 from zofc.methods import Method
 from zofc.optim.directions import Space
 from zofc.optim.estimators import get_estimator
-from zofc.optim.survey import Pace, Query, coefficients, combine, in_double, micro_batches, survey
+from zofc.optim.survey import Chunking, Query, coefficients, combine, in_double, micro_batches, survey
 from zofc.recipe import Recipe
 from zofc.training.device import pick_device
 from zofc.training.resolve import check_recipe
@@ -38,23 +38,27 @@ TOGETHER = 8  # tangents or points at a time in float64, if there is memory
 
 
 def diagnose(
-    recipe: Recipe, task: int = 1, batches: int = 3, queries: Sequence[int] = QUERIES, tell: Tell = lambda text: None
+    recipe: Recipe,
+    task: int = 1,
+    batches: int = 3,
+    queries: Sequence[int] = QUERIES,
+    on_progress: OnProgress = lambda text: None,
 ) -> Diagnosis:
     """Measure every zeroth-order set of a recipe on the first batches of a task; earlier tasks are left untrained.
-    `tell` hears what is being done."""
+    `on_progress` is called with what is being done."""
     if batches < 1 or not queries or min(queries) < 1:
         raise RecipeError("a diagnosis needs one batch and one query at least")
     recipe, refusal = _allowed(recipe)
     device = pick_device(recipe.training.device)
-    with lent(device, recipe.training):
-        training, notices = begun(recipe, task, device, tell)
+    with torch_settings(device, recipe.training):
+        training, notices = start_task(recipe, task, device, on_progress)
         if not training.placement.zeroth:
             raise RecipeError(f"{recipe.name}: task {task} moves nothing by zeroth order: there is nothing to diagnose")
         exact = in_float64(training.model.method)
         examinations = [Examination(training, name, exact, queries) for name in training.placement.zeroth]
         for number, images, labels in islice(run_batches(training), batches):
             for examination in examinations:
-                tell(f"{examination.name}: batch {number + 1} of {batches}")
+                on_progress(f"{examination.name}: batch {number + 1} of {batches}")
                 examination.look(images, labels, number)
         sets = [examination.result() for examination in examinations]
     return Diagnosis(
@@ -101,7 +105,7 @@ def in_float64(method: Method) -> Method:
     return copy
 
 
-def gradient(method: Method, space: Space, images: Tensor, labels: Tensor, pace: Pace) -> tuple[Tensor, float]:
+def gradient(method: Method, space: Space, images: Tensor, labels: Tensor, pace: Chunking) -> tuple[Tensor, float]:
     """The gradient (size,) of the loss of a batch by a backward pass, and the loss."""
     center = space.center.requires_grad_()
     total, value = torch.zeros_like(center), 0.0
@@ -117,7 +121,7 @@ def gradient(method: Method, space: Space, images: Tensor, labels: Tensor, pace:
     return total, value
 
 
-def _with_memory(pace: Pace, batch: int, work: Callable[[Pace], Any]) -> Any:
+def _with_memory(pace: Chunking, batch: int, work: Callable[[Chunking], Any]) -> Any:
     """Work at a pace, slower if the device has not enough memory for it."""
     while True:
         try:
@@ -163,7 +167,7 @@ class Examination:
 
     def look(self, images: Tensor, labels: Tensor, step: int) -> None:
         """Measure one batch, with the directions that a run would use at this step, and more of the same stream."""
-        placement, pace = self.training.placement, self.training.placement.paces[self.name]
+        placement, pace = self.training.placement, self.training.placement.chunkings[self.name]
         query = placement.query(self.name, step, len(images))
         shape = query.vectors.shape[1:]
         vectors = placement.directions[self.name].stack(step, max(self.queries), shape, placement.method.device)
@@ -178,13 +182,13 @@ class Examination:
                 f"trained ({self.name}): use training.precision=fp32, and check the images for broken values"
             )
         derivative = replace(there, estimator=get_estimator("forward_gradient"))
-        together = Pace(pace.micro_batch, max(pace.chunk, TOGETHER))
+        together = Chunking(pace.micro_batch, max(pace.chunk, TOGETHER))
         true = _coefficients(self.exact, images, labels, derivative, together)
         self.pairs.append((found.flatten(), true.flatten()))
         if not query.estimator.exact:
             self._climb(images, labels, query, there, found[:FEW], true[:FEW])
         slope, loss = _with_memory(
-            Pace(pace.micro_batch), len(images), lambda some: gradient(self.exact, self.space, images, labels, some)
+            Chunking(pace.micro_batch), len(images), lambda some: gradient(self.exact, self.space, images, labels, some)
         )
         self.gradients.append(float(slope.norm()))
         self.losses.append(loss)
@@ -196,8 +200,11 @@ class Examination:
 
     def _climb(self, images: Tensor, labels: Tensor, query: Query, there: Query, found: Tensor, true: Tensor) -> None:
         """Finite differences of other lengths, and those of the recipe's in float64."""
-        pace, here = self.training.placement.paces[self.name], self.training.model.method
-        few, together = replace(there, vectors=there.vectors[:FEW]), Pace(pace.micro_batch, max(pace.chunk, TOGETHER))
+        pace, here = self.training.placement.chunkings[self.name], self.training.model.method
+        few, together = (
+            replace(there, vectors=there.vectors[:FEW]),
+            Chunking(pace.micro_batch, max(pace.chunk, TOGETHER)),
+        )
         self.differences.append((found.flatten(), _coefficients(self.exact, images, labels, few, together).flatten()))
         for epsilon in sorted({*LADDER, query.epsilon}):
             asked = replace(query, vectors=query.vectors[:FEW], epsilon=epsilon)
@@ -273,10 +280,10 @@ class Examination:
         return Alignment(queries, statistics.fmean(one.cosine for one in self.estimates[queries]), theory)
 
 
-def _coefficients(method: Method, images: Tensor, labels: Tensor, query: Query, pace: Pace) -> Tensor:
+def _coefficients(method: Method, images: Tensor, labels: Tensor, query: Query, pace: Chunking) -> Tensor:
     """Coefficients (queries, [batch]) of a batch, on the CPU."""
 
-    def work(some: Pace) -> Tensor:
+    def work(some: Chunking) -> Tensor:
         return coefficients(method, labels, query, survey(method, images, query, False, some))[0].cpu()
 
     found: Tensor = _with_memory(pace, len(images), work)

@@ -24,7 +24,7 @@ from zofc.optim import kernels
 from zofc.optim.estimators import get_estimator
 from zofc.optim.placement import Placement
 from zofc.recipe import Group
-from zofc.training.continual import Continual
+from zofc.training.incremental_model import IncrementalModel
 from zofc.training.task import TaskTraining
 
 PAPER_FORWARD = 1.768e10  # of an image through ViT-B/16, by fvcore with handlers of the paper's own
@@ -88,7 +88,7 @@ def _countable() -> Iterator[None]:
         yield
 
 
-def count_forward(model: Continual, placement: Placement, image: Tensor) -> Forward:
+def count_forward(model: IncrementalModel, placement: Placement, image: Tensor) -> Forward:
     """One image, (1, 3, H, W)."""
     backbone = model.backbone
     with torch.no_grad():
@@ -97,7 +97,7 @@ def count_forward(model: Continual, placement: Placement, image: Tensor) -> Forw
     return Forward(plain, answered, plain + adapter_term(model, placement) + head_term(model))
 
 
-def adapter_term(model: Continual, placement: Placement) -> int:
+def adapter_term(model: IncrementalModel, placement: Placement) -> int:
     """L_a N · 4Dr of the adapters that move; other modules have no term in the paper."""
     moving = {id(value) for group in placement.groups.values() for value in group.values()}
     adapters = [
@@ -110,7 +110,7 @@ def adapter_term(model: Continual, placement: Placement) -> int:
     return sum(4 * model.backbone.tokens * block.get_parameter("up_weight").numel() for block in adapters)
 
 
-def head_term(model: Continual) -> int:
+def head_term(model: IncrementalModel) -> int:
     """F_cls: 5CD + 3D + C of a cosine classifier; of a linear one, what remains without its norms."""
     classes, width = len(model.classes), model.backbone.width
     return 2 * classes * width + classes + (3 * (classes + 1) * width if model.recipe.head.kind == "cosine" else 0)
@@ -197,7 +197,7 @@ def differences(
     return tuple(Difference(size, why) for size, why in parts if size)
 
 
-def _one_pass(model: Continual, images: Tensor) -> tuple[int, int, int]:
+def _one_pass(model: IncrementalModel, images: Tensor) -> tuple[int, int, int]:
     """Multiply–adds of this batch up to what moves, from there to the features, and of the plain features."""
     method, prepared = model.method, []
     images = images.to(model.device)
@@ -237,7 +237,7 @@ def _why_update(share: float, zeroth: bool, formula: Formula) -> str:
     return "; ".join(part for part in (said, summed) if part)
 
 
-def _why_terms(model: Continual, placement: Placement, share: float) -> str:
+def _why_terms(model: IncrementalModel, placement: Placement, share: float) -> str:
     if any(name in placement.method.in_features for name in placement.groups) and not adapter_term(model, placement):
         return (
             f"a forward of '{model.recipe.method.name}' ({share:.3g} of a plain one) has products for which the "
@@ -249,7 +249,7 @@ def _why_terms(model: Continual, placement: Placement, share: float) -> str:
     )
 
 
-def conventions(model: Continual, forward: Forward) -> tuple[str, ...]:
+def conventions(model: IncrementalModel, forward: Forward) -> tuple[str, ...]:
     said = [
         "counted are the multiply–adds of matrix products and convolutions; the paper's fvcore count also has softmax, "
         f"GELU, norms and sums: {PAPER_FORWARD:.3e} an image of ViT-B/16 at 224 px, where the former are 1.756e+10. "

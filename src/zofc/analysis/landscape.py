@@ -13,15 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from zofc.analysis.old_tasks import KeptRun, parameters, task_losses
+from zofc.analysis.kept_run import KeptRun, parameters, task_losses
 from zofc.analysis.run_flatness import Settings
 from zofc.analysis.surface import BatchedLoss, Point, difference, dot, moved, norm
 from zofc.errors import RunError
 from zofc.optim.directions import Directions
-from zofc.training.folder import write_whole
+from zofc.training.folder import write_atomic
 
 Array = NDArray[np.float64]
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]
 COLOURS = ("#0072B2", "#D55E00", "#009E73")  # told apart by colour-blind readers
 
 
@@ -119,7 +119,12 @@ def _values(loss: BatchedLoss, origin: Point, u: Point, v: Point, x: Array, y: A
 
 
 def of_run(
-    run: KeptRun, settings: Settings, over: str, through: bool = True, resolution: int = 21, tell: Tell = print
+    run: KeptRun,
+    settings: Settings,
+    over: str,
+    through: bool = True,
+    resolution: int = 21,
+    on_progress: OnProgress = print,
 ) -> tuple[Line, Plane]:
     """From the first kept state to the last, all with the rows that the last one has: the line between them, and the
     plane through these and one in the middle, or random around the last one where there is none in the middle."""
@@ -145,10 +150,10 @@ def of_run(
     }
     if last - first > 1:
         losses[_named(range(1, last))] = of(range(1, last))
-    tell("the line between the first and the last state")
+    on_progress("the line between the first and the last state")
     start = {**end, **run.tensors(first, end)}
     found = replace(line(losses, start, end), start=f"after task {first}", end=f"after task {last}")
-    tell("the plane")
+    on_progress("the plane")
     old = of(range(1, last))
     if through and len(numbers) > 2:
         middle = numbers[len(numbers) // 2]
@@ -191,7 +196,7 @@ def draw(lines: Line, plane: Plane, path: Path, title: str) -> None:
     figure.colorbar(filled, ax=right, label=f"{plane.what} (nats per image)")
     picture = BytesIO()
     figure.savefig(picture, format="png", dpi=150)
-    write_whole(path, picture.getvalue())
+    write_atomic(path, picture.getvalue())
 
 
 def _levels(loss: Array) -> Array:

@@ -21,14 +21,14 @@ from zofc.analysis.flatness import (
     sam_score,
     smoothed,
 )
-from zofc.analysis.old_tasks import Batch, KeptRun, Rows, Split, parameters, task_losses
+from zofc.analysis.kept_run import Batch, KeptRun, Rows, Split, parameters, task_losses
 from zofc.analysis.surface import BatchedLoss, Point, size
 from zofc.errors import RunError
 
 SETS = ("peft", "head", "peft+head")
 LENGTHS = (1.0, 10.0, 100.0)  # of the smoothing, in units of the recipe's ε
 DROPPED = 0.1  # the share below which we say that the first-order term may be dropped
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,10 @@ class RunFlatness:
         )
 
 
-def measure(run: KeptRun, settings: Settings, notices: list[str], tell: Tell = lambda text: None) -> RunFlatness:
-    """Measure every kept state; `tell` hears what is being done."""
+def measure(
+    run: KeptRun, settings: Settings, notices: list[str], on_progress: OnProgress = lambda text: None
+) -> RunFlatness:
+    """Measure every kept state; `on_progress` is called with what is being done."""
     sets = settings.over or all_sets(run)
     for name in sets:
         missing = [group for group in name.split("+") if group not in type(run.model.method).group_names]
@@ -132,7 +134,7 @@ def measure(run: KeptRun, settings: Settings, notices: list[str], tell: Tell = l
     if not states:
         kept = ", ".join(map(str, run.kept))
         raise RunError(f"every: none of the kept tasks ({kept}) is a multiple of {settings.every}")
-    tell("loading the images")
+    on_progress("loading the images")
     batches = {
         task: run.batches(task, settings.split, settings.images, settings.batch) for task in range(1, max(run.kept) + 1)
     }
@@ -142,7 +144,7 @@ def measure(run: KeptRun, settings: Settings, notices: list[str], tell: Tell = l
     for task in states:
         state = _State(run, task, batches, settings)
         for name in sets:
-            tell(f"after task {task}, over {name}")
+            on_progress(f"after task {task}, over {name}")
             entry = state.measure(name)
             if entry is None:
                 notices.append(f"task {task} moved nothing of {name}: left out")

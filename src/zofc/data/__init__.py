@@ -1,7 +1,7 @@
 """Images, in which order, in which tasks: sources, streams, views and batches."""
 
 from zofc.data import cifar100, domainnet, folder, glyphs, imagenet_r, parquet  # noqa: F401 (each registers its source)
-from zofc.data.joined import join
+from zofc.data.concat import join
 from zofc.data.loading import Loader
 from zofc.data.source import (
     SOURCES,

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from zofc.data.joined import JoinedImages
+from zofc.data.concat import JoinedImages
 from zofc.data.rgb import as_rgb, is_deep
 from zofc.data.source import ArrayImages, EncodedImages, Images, opened
 from zofc.errors import BrokenImages, DataError

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from zofc.data.listing import Listing, expect_classes, open_listings, read_lines
+from zofc.data.file_list import Listing, expect_classes, open_listings, read_lines
 from zofc.data.roots import find_root
 from zofc.data.source import Source, SourceOptions, source
 from zofc.errors import DataError, nearest

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from zofc.data.listing import Listing, open_listings
+from zofc.data.file_list import Listing, open_listings
 from zofc.data.roots import find_path
 from zofc.data.selection import hold_out
 from zofc.data.source import Source, SourceOptions, image_formats, source

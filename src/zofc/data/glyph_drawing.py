@@ -63,17 +63,17 @@ def count(expected: float, chance: float, rounding: float) -> int:
     return int(2 * expected * chance + rounding)
 
 
-def place(mask: Image.Image, centre: tuple[float, float], scale: float, angle: float, shear: float = 0.0,
+def place(mask: Image.Image, center: tuple[float, float], scale: float, angle: float, shear: float = 0.0,
           stretch: float = 0.0, tilt: tuple[float, float] = (0.0, 0.0)) -> Image.Image:  # fmt: skip
-    """The mask, moved from the middle of its frame to `centre`: stretched, sheared, turned and tilted.
+    """The mask, moved from the middle of its frame to `center`: stretched, sheared, turned and tilted.
 
-    PIL asks for the inverse map: pixel p comes from A (p - centre) / (1 + tilt . (p - centre)) + middle.
+    PIL asks for the inverse map: pixel p comes from A (p - center) / (1 + tilt . (p - center)) + middle.
     """
     cos, sin = math.cos(angle), math.sin(angle)
     wide, high = scale * math.exp(stretch / 2), scale * math.exp(-stretch / 2)
     a, b = (cos + shear * sin) / wide, (sin - shear * cos) / wide
     c, d = -sin / high, cos / high
-    (x, y), (g, h) = centre, tilt
+    (x, y), (g, h) = center, tilt
     middle = SIDE / 2
     unit = 1 - g * x - h * y  # the constant of the denominator, which PIL wants to be 1
     rows = [
@@ -177,8 +177,8 @@ def add_clutter(image: Image.Image, style: Style, palette: Palette, others: Sequ
         other, face = others[int(rng.integers(len(others)))], pick(style.faces, rng.random())
         along, beyond, which, scale, angle = rng.random(5).tolist()
         edge = SIDE * (-0.08 * beyond if which % 0.5 < 0.25 else 1 + 0.08 * beyond)
-        centre = (SIDE * along, edge) if which < 0.5 else (edge, SIDE * along)
-        mask = place(stencil(other, face), centre, 0.4 + 0.3 * scale, about(0.6, angle))
+        center = (SIDE * along, edge) if which < 0.5 else (edge, SIDE * along)
+        mask = place(stencil(other, face), center, 0.4 + 0.3 * scale, about(0.6, angle))
         image.paste(palette.clutter(rng), (0, 0), mask)
 
 
@@ -202,7 +202,7 @@ def draw(character: str, style: Style, rng: np.random.Generator, others: Sequenc
     room = style.shift * (1 - size) / 2
     mask = place(
         stencil(character, pick(style.faces, u[10])),
-        centre=(SIDE * (0.5 + about(room, u[11])), SIDE * (0.5 + about(room, u[12]))),
+        center=(SIDE * (0.5 + about(room, u[11])), SIDE * (0.5 + about(room, u[12]))),
         scale=size * SIDE / STENCIL,
         angle=math.radians(about(style.rotation, u[13])),
         shear=about(style.shear, u[14]),

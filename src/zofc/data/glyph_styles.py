@@ -26,7 +26,7 @@ class Style:
     name: str
     faces: Frequencies
     size: Range = (0.55, 0.75)  # the character's longer side, as a share of the frame
-    shift: float = 0.6  # off the centre, as a share of the room left
+    shift: float = 0.6  # off the center, as a share of the room left
     rotation: float = 8.0  # degrees, either way
     shear: float = 0.1
     stretch: float = 0.08  # log of width over height, either way

@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from zofc.data.file_list import Listing, expect_classes, open_listings, read_lines
 from zofc.data.folder import list_classes, read_folder, scan, subfolders
-from zofc.data.listing import Listing, expect_classes, open_listings, read_lines
 from zofc.data.roots import find_root
 from zofc.data.selection import hold_out
 from zofc.data.source import Source, SourceOptions, refuse_argument, source

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from zofc.data.joined import join
+from zofc.data.concat import join
 from zofc.data.selection import check_trainable
 from zofc.data.source import ImageSet, Source, pair_name
 from zofc.errors import DataError

@@ -1,4 +1,4 @@
-"""How an image becomes a model input: random crops for training, the centre for testing (the paper, appendix F).
+"""How an image becomes a model input: random crops for training, the center for testing (the paper, appendix F).
 
 Each view is applied in either of two ways that agree to within rounding: one image at a time with Pillow
 (`cut`), or a batch at a time on any device (`cut_batch`). The latter writes Pillow's resampling as two matrix
@@ -42,7 +42,7 @@ def draw_crops(
     """torchvision's RandomResizedCrop rule for many images at once; `sizes` is (n, 2), height and width.
 
     Area uniform in `scale`, aspect ratio log-uniform in `ratio`; the first of ten attempts that fits is used,
-    else the largest centred box whose ratio is allowed.
+    else the largest centered box whose ratio is allowed.
     """
     n = len(sizes)
     height, width = sizes[:, 0], sizes[:, 1]
@@ -52,16 +52,16 @@ def draw_crops(
     h = np.rint(np.sqrt(area / aspect)).astype(np.int64)
     fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
     attempt, image = fits.argmax(0), np.arange(n)
-    centred_h, centred_w = _centred(height, width, ratio)
+    centered_h, centered_w = _centered(height, width, ratio)
     fitted = fits.any(0)
-    h = np.where(fitted, h[attempt, image], centred_h)
-    w = np.where(fitted, w[attempt, image], centred_w)
+    h = np.where(fitted, h[attempt, image], centered_h)
+    w = np.where(fitted, w[attempt, image], centered_w)
     top = np.where(fitted, rng.integers(0, height - h + 1), (height - h) // 2)
     left = np.where(fitted, rng.integers(0, width - w + 1), (width - w) // 2)
     return Crops(np.stack([top, left, h, w], 1), rng.random(n) < flip)
 
 
-def _centred(
+def _centered(
     height: NDArray[np.int64], width: NDArray[np.int64], ratio: tuple[float, float]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The whole image, less what makes it too tall or too wide."""
@@ -123,7 +123,7 @@ class TrainView:
 
 @dataclass(frozen=True)
 class TestView:
-    """The short side resized to `resize_to`, then the centre `size` by `size`."""
+    """The short side resized to `resize_to`, then the center `size` by `size`."""
 
     __test__: ClassVar[bool] = False  # not a test case, whatever pytest makes of the name
 
@@ -178,9 +178,9 @@ def resampling(start: Tensor, length: Tensor, extent: int, out: int, window: ran
     device = start.device
     position = torch.arange(window.start, window.stop, device=device, dtype=torch.float32)
     pixel = torch.arange(extent, device=device, dtype=torch.float32) - start[:, None]  # (n, extent), in the box
-    centre = (2 * position + 1) * length[:, None] / (2 * out)  # (n, window)
+    center = (2 * position + 1) * length[:, None] / (2 * out)  # (n, window)
     stretch = (length / out).clamp(min=1)[:, None, None]
-    weights = KERNELS[kernel]((pixel[:, None, :] + 0.5 - centre[:, :, None]).abs() / stretch)
+    weights = KERNELS[kernel]((pixel[:, None, :] + 0.5 - center[:, :, None]).abs() / stretch)
     weights = weights * ((pixel >= 0) & (pixel < length[:, None]))[:, None, :]
     return weights / weights.sum(2, keepdim=True)
 

@@ -111,9 +111,9 @@ def layer_norm_tangent(
     if _chosen(fused, fits, *given):
         return _layer_norm_fused(x, dx, weight, eps)
     wide = torch.promote_types(torch.float32, torch.promote_types(x.dtype, dx.dtype))
-    centred = x.to(wide) - x.to(wide).mean(-1, keepdim=True)
-    rate = (centred.square().mean(-1, keepdim=True) + eps).rsqrt()
-    unit, moved = centred * rate, dx.to(wide)
+    centered = x.to(wide) - x.to(wide).mean(-1, keepdim=True)
+    rate = (centered.square().mean(-1, keepdim=True) + eps).rsqrt()
+    unit, moved = centered * rate, dx.to(wide)
     dh = rate * (moved - moved.mean(-1, keepdim=True) - unit * (unit * moved).mean(-1, keepdim=True))
     return (dh if weight is None else dh * weight).to(dx.dtype)
 
@@ -325,9 +325,9 @@ def _layer_norm_kernel(  # type: ignore[no-untyped-def]
     inside = dims < WIDTH
     row = tl.program_id(0).to(tl.int64) * WIDTH
     values = tl.load(x + row + dims, mask=inside, other=0.0).to(tl.float32)
-    centred = tl.where(inside, values - tl.sum(values, 0) / WIDTH, 0.0)
-    rate = 1 / tl.sqrt(tl.sum(centred * centred, 0) / WIDTH + eps)
-    unit = centred * rate
+    centered = tl.where(inside, values - tl.sum(values, 0) / WIDTH, 0.0)
+    rate = 1 / tl.sqrt(tl.sum(centered * centered, 0) / WIDTH + eps)
+    unit = centered * rate
     gain = rate
     if HAS_WEIGHT:
         gain = rate * tl.load(weight + dims, mask=inside, other=0.0).to(tl.float32)

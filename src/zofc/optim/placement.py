@@ -21,8 +21,8 @@ from zofc.optim.estimators import get_estimator
 from zofc.optim.graphs import Recorder
 from zofc.optim.movers import Mover
 from zofc.optim.survey import (
+    Chunking,
     Objective,
-    Pace,
     Query,
     Survey,
     coefficients,
@@ -75,12 +75,12 @@ class Placement:
         self.directions = {
             name: Directions(mover.plan.directions, seed, ("task", task, name)) for name, mover in self.zeroth.items()
         }
-        self.paces = {
-            name: Pace(mover.plan.micro_batch, 1 if mover.plan.per == "image" else mover.plan.chunk)
+        self.chunkings = {
+            name: Chunking(mover.plan.micro_batch, 1 if mover.plan.per == "image" else mover.plan.chunk)
             for name, mover in self.zeroth.items()
         }
         sizes = [mover.plan.micro_batch for mover in self.first.values() if mover.plan.micro_batch]
-        self.paces["first"] = Pace(min(sizes, default=None))
+        self.chunkings["first"] = Chunking(min(sizes, default=None))
 
     @property
     def movers(self) -> dict[str, Mover]:
@@ -144,12 +144,12 @@ class Placement:
         def work(some: Tensor, of: Tensor, along: Tensor) -> tuple[Survey, Slopes | None]:
             asked = None if query is None else replace(query, vectors=along)
             part = self.recorder if some.device.type != self.method.device.type else None  # a micro-batch at a time
-            found = survey(self.method, some, asked, bool(waiting), self.paces[name], part)
+            found = survey(self.method, some, asked, bool(waiting), self.chunkings[name], part)
             return found, self._slopes(_leaves(waiting), found.center, of) if waiting else None
 
         def recorded() -> tuple[Survey, Slopes | None]:
             result: tuple[Survey, Slopes | None] = self.recorder(
-                (name, self.paces[name], *waiting), work, images, labels, vectors
+                (name, self.chunkings[name], *waiting), work, images, labels, vectors
             )
             return result
 
@@ -164,10 +164,10 @@ class Placement:
                 self._slow_down(name, batch, error)
 
     def _slow_down(self, name: str, batch: int, error: torch.OutOfMemoryError) -> None:
-        pace = self.paces[name].smaller(batch)
+        pace = self.chunkings[name].smaller(batch)
         if pace is None:
             raise error
-        self.paces[name] = pace
+        self.chunkings[name] = pace
         self.recorder.forget()
         torch.cuda.empty_cache()
         couples = getattr(self.method, "couples_images", None)
@@ -190,7 +190,7 @@ class Placement:
         key = noise_key(*self.name, "noise", step).to(self.method.device)
         if images.device.type != self.method.device.type:  # a micro-batch at a time
             return self._gradients(movers, images, labels, key, self.recorder)
-        found: Slopes = self.recorder(("first", *movers, self.paces["first"]), work, images, labels, key)
+        found: Slopes = self.recorder(("first", *movers, self.chunkings["first"]), work, images, labels, key)
         return found
 
     def _gradients(
@@ -204,7 +204,7 @@ class Placement:
 
         total: dict[str, Tensor] = {}
         losses, hits = [], []
-        for where, some in micro_batches(images, self.paces["first"].micro_batch, self.method.device):
+        for where, some in micro_batches(images, self.chunkings["first"].micro_batch, self.method.device):
             given = some, labels[where], key, torch.full_like(key, where.start)
             found, loss, right = work(*given) if record is None else record(("part", *movers), work, *given)
             share = len(some) / len(images)

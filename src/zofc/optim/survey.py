@@ -38,18 +38,18 @@ class Objective(Protocol):
 
 
 @dataclass(frozen=True)
-class Pace:
+class Chunking:
     """How a survey goes about its work: the same result in more or less memory."""
 
     micro_batch: int | None = None  # images at a time, all by default
     chunk: int = 1  # points at a time
 
-    def smaller(self, batch: int) -> Pace | None:
+    def smaller(self, batch: int) -> Chunking | None:
         """The next one that needs less memory, if there is one."""
         if self.chunk > 1:
-            return Pace(self.micro_batch, self.chunk // 2)
+            return Chunking(self.micro_batch, self.chunk // 2)
         size = self.micro_batch or batch
-        return Pace(size // 2) if size > 1 else None
+        return Chunking(size // 2) if size > 1 else None
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Query:
 class Survey:
     """Features (batch, ...) at the center if it was asked for, and (points, batch, ...) of each chunk around it."""
 
-    pace: Pace  # the chunks that `around` is in
+    pace: Chunking  # the chunks that `around` is in
     center: Any | None = None
     around: list[Any] = field(default_factory=list)
 
@@ -112,7 +112,7 @@ def survey(
     images: Tensor,
     query: Query | None,
     center: bool,
-    pace: Pace,
+    pace: Chunking,
     record: Callable[..., Survey] | None = None,
 ) -> Survey:
     """Evaluate the features at the points of a query, and at the center if asked; nothing is changed by it. What
@@ -148,7 +148,7 @@ def micro_batches(images: Tensor, size: int | None, device: torch.device) -> Ite
         yield where, images[where].to(device, non_blocking=True)
 
 
-def _survey_part(method: Objective, images: Tensor, query: Query | None, center: bool, pace: Pace) -> Survey:
+def _survey_part(method: Objective, images: Tensor, query: Query | None, center: bool, pace: Chunking) -> Survey:
     found, prepared = Survey(pace), method.prepare(images)
     exact = query is not None and query.deep and query.estimator.exact
     needs_center = center or (query is not None and (query.estimator.reads_center or not query.deep))

@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from zofc.report.following import EVENTS, Event, Follower, RunView, duration
+from zofc.report.live import EVENTS, Event, Follower, RunView, duration
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 LABEL = 9  # letters of the left column
@@ -129,7 +129,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     return "".join(BLOCKS[round((value - low) * scale)] if math.isfinite(value) else " " for value in means)
 
 
-def told(event: Event, view: RunView) -> str | None:
+def describe(event: Event, view: RunView) -> str | None:
     """An event as one line."""
     with suppress(KeyError, TypeError, ValueError):
         match event["event"]:

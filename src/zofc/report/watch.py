@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.text import Text
 
 from zofc.errors import RunError
-from zofc.report.following import Follower, newest
+from zofc.report.live import Follower, newest
 from zofc.report.runs import is_saved
-from zofc.report.terminal import ENDLESS, shown, told
+from zofc.report.terminal import ENDLESS, describe, shown
 
 
 def watch(
@@ -89,7 +89,7 @@ def _follow_plainly(
             if follower.view.over:
                 return follower.view.status == "finished"
         elif follower is not None:
-            for text in (told(event, follower.view) for event in events):
+            for text in (describe(event, follower.view) for event in events):
                 if text:
                     _say(console, text)
         if follower is not None and begun:

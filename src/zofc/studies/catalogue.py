@@ -12,9 +12,9 @@ from zofc.methods import get_method
 from zofc.recipe import Recipe, change_recipe, load_recipe, recipe_names
 from zofc.studies import settings
 from zofc.studies.grid import Cell
+from zofc.studies.jobs import TRAIN, Job, MeasureCost, MeasureCurvature, MeasureFlatness
 from zofc.studies.scale import Scale
 from zofc.studies.settings import OURS, SETTINGS
-from zofc.studies.work import TRAIN, MeasureCost, MeasureCurvature, MeasureFlatness, Work
 
 BATCH = "batch48"  # the column of the paper's tables that name no data
 
@@ -84,7 +84,7 @@ class Study:
                 found.setdefault(why, []).append(line.title)
         return found
 
-    def work(self, scale: Scale) -> Work:
+    def work(self, scale: Scale) -> Job:
         """What is done with each of its recipes."""
         if self.shows in ("memory", "runtime", "operations"):
             return MeasureCost(scale.timed_steps)

@@ -21,9 +21,9 @@ import torch
 from zofc.data.source import remembered_sources
 from zofc.errors import Interrupted, RunError, ZofcError
 from zofc.recipe import Recipe
+from zofc.studies.jobs import TRAIN, Job, Row
 from zofc.studies.pool import STOPPED, Killed, in_processes
-from zofc.studies.work import TRAIN, Row, Work
-from zofc.training.folder import write_whole
+from zofc.training.folder import write_atomic
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Cell:
 
     labels: Mapping[str, str | int | float]
     recipe: Recipe
-    work: Work = TRAIN
+    work: Job = TRAIN
 
     def __str__(self) -> str:
         return " ".join(str(value) for value in self.labels.values())
@@ -53,13 +53,13 @@ class Cell:
         except ZofcError:
             return False
 
-    def told(self, row: Row) -> str:
+    def describe(self, row: Row) -> str:
         """Its row in a few words."""
-        return f"failed: {row['failed']}" if "failed" in row else self.work.told(row)
+        return f"failed: {row['failed']}" if "failed" in row else self.work.describe(row)
 
 
 def run_cell(cell: Cell, runs: Path) -> Row:
-    """Work what is left of a cell; its labels with what was found, or with why it failed."""
+    """Job what is left of a cell; its labels with what was found, or with why it failed."""
     gc.collect()  # the memory of a cell is its own
     try:
         return {**cell.labels, **cell.work.do(cell.recipe, runs)}
@@ -139,7 +139,7 @@ def collect(
     out: Path,
     about: Mapping[str, Any],
     workers: int = 1,
-    tell: Callable[[str], None] = print,
+    on_progress: Callable[[str], None] = print,
 ) -> list[Row]:
     """Run a grid and keep its rows, in the order of the cells, in the file `out`, written anew after each. Rows that
     are there already are kept: those of a run of the same recipe for it, the others behind all. What had failed is
@@ -153,8 +153,8 @@ def collect(
         found[order[id(cell)]] = row
         rows = [found[number] for number in sorted(found)]
         others = [row for row in kept if row.get("run") not in names and not ("failed" in row and _among(row, rows))]
-        write_whole(out, json.dumps({**about, "rows": [*rows, *others]}, indent=1) + "\n")
-        tell(f"[{len(found)}/{len(cells)}] {cell}: {cell.told(row)}")
+        write_atomic(out, json.dumps({**about, "rows": [*rows, *others]}, indent=1) + "\n")
+        on_progress(f"[{len(found)}/{len(cells)}] {cell}: {cell.describe(row)}")
     return [found[number] for number in sorted(found)]
 
 

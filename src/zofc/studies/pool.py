@@ -1,4 +1,4 @@
-"""Work in several processes that stop, and save what they are at, with the process that began them.
+"""Job in several processes that stop, and save what they are at, with the process that began them.
 
 A process that is killed takes no other with it: its item is worked once more, with nothing beside it.
 """

@@ -11,15 +11,15 @@ from pathlib import Path
 import zofc
 from zofc.errors import RecipeError
 from zofc.report.tables import Grid
-from zofc.studies import figures, forms, tables
+from zofc.studies import export, figures, tables
 from zofc.studies.catalogue import Study
 from zofc.studies.grid import Cell, run_grid
+from zofc.studies.jobs import TRAIN, Row
 from zofc.studies.scale import Scale
 from zofc.studies.settings import SETTINGS
-from zofc.studies.work import TRAIN, Row
-from zofc.training.folder import ready_to_write, write_whole
+from zofc.training.folder import ready_to_write, write_atomic
 
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ def on(studies: Sequence[Study], datasets: Sequence[str]) -> tuple[Study, ...]:
 # -- running, and what comes of it -----------------------------------------------------------------------------------
 
 
-def run(plan: Plan, out: Path, workers: int, tell: Tell) -> dict[str, Grid]:
-    """Work what is left of a plan, then write every study's outputs below `out`; its tables by name."""
+def run(plan: Plan, out: Path, workers: int, on_progress: OnProgress) -> dict[str, Grid]:
+    """Job what is left of a plan, then write every study's outputs below `out`; its tables by name."""
     for folder, option in ((plan.runs, "--runs"), (place(out, plan.scale), "--output")):
         ready_to_write(folder / "any", f"; choose another folder with {option}")  # else its work would be lost
     distinct = plan.distinct
@@ -84,7 +84,7 @@ def run(plan: Plan, out: Path, workers: int, tell: Tell) -> dict[str, Grid]:
     names = {id(cell): name for name, cell in distinct.items()}
     for cell, row in run_grid(list(distinct.values()), plan.runs, workers):
         rows[names[id(cell)]] = row
-        tell(f"[{len(rows)}/{len(distinct)}] {cell}: {cell.told(row)}")
+        on_progress(f"[{len(rows)}/{len(distinct)}] {cell}: {cell.describe(row)}")
     return {
         study.name: _write(
             plan,
@@ -108,11 +108,11 @@ def _write(plan: Plan, study: Study, rows: Sequence[Row], folder: Path) -> Grid:
     if all("failed" in row for row in rows) and (folder / "rows.json").exists():
         return tables.table(study, scale, rows, columns, plan.changes)
     about = {"study": study.name, "scale": scale.name, "fast": scale.fast, "says": scale.says, "zofc": zofc.__version__}
-    write_whole(folder / "rows.json", json.dumps({**about, "changes": plan.changes, "rows": rows}, indent=1) + "\n")
+    write_atomic(folder / "rows.json", json.dumps({**about, "changes": plan.changes, "rows": rows}, indent=1) + "\n")
     grid = tables.table(study, scale, rows, columns, plan.changes)
-    write_whole(folder / "table.md", grid.markdown())
-    write_whole(folder / "table.csv", forms.as_csv(study.name, scale, tables.numbers(study, rows, columns)))
-    write_whole(folder / "table.tex", forms.as_latex(grid, columns, tables.measures(study)))
+    write_atomic(folder / "table.md", grid.markdown())
+    write_atomic(folder / "table.csv", export.as_csv(study.name, scale, tables.numbers(study, rows, columns)))
+    write_atomic(folder / "table.tex", export.as_latex(grid, columns, tables.measures(study)))
     drawn = [
         path for name, drawing in drawings(study, scale, rows, columns) for path in figures.save(drawing, folder / name)
     ]

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from zofc.errors import RunError
-from zofc.training.folder import speaking_of, write_whole
+from zofc.training.folder import explain_os_errors, write_atomic
 
 VERSION = 1
 FOLDER = "checkpoint"
@@ -58,14 +58,14 @@ def save_checkpoint(run: Path, progress: Progress, method: Mapping[str, Tensor],
     flat = {f"method|{key}": value for key, value in method.items()} | _flatten(optimizers)
     tensors = {key: value.detach().cpu().contiguous() for key, value in flat.items() if isinstance(value, Tensor)}
     scalars = {key: value for key, value in flat.items() if key not in tensors}
-    with speaking_of(folder):
+    with explain_os_errors(folder):
         folder.mkdir(exist_ok=True)
         leftovers = [path for path in folder.iterdir() if path.name != "state.json"]
         numbers = [int(path.stem.split("-")[1]) for path in folder.glob("tensors-*.safetensors")]
         name = f"tensors-{1 + max(numbers, default=0):06d}.safetensors"
-        write_whole(folder / name, save(tensors))
+        write_atomic(folder / name, save(tensors))
         state = {"version": VERSION, "tensors": name, "scalars": scalars, **asdict(progress)}
-        write_whole(folder / "state.json", json.dumps(state) + "\n")
+        write_atomic(folder / "state.json", json.dumps(state) + "\n")
         for path in leftovers:
             path.unlink(missing_ok=True)
 
@@ -96,10 +96,10 @@ def load_checkpoint(run: Path) -> Checkpoint | None:
 def keep_task(run: Path, number: int, method: Mapping[str, Tensor]) -> None:
     """Keep the method's tensors as they are after task `number`, counted from 1."""
     folder = run / KEPT
-    with speaking_of(folder):
+    with explain_os_errors(folder):
         folder.mkdir(exist_ok=True)
     tensors = {key: value.detach().cpu().contiguous() for key, value in method.items()}
-    write_whole(folder / f"{number:02d}.safetensors", save(tensors))
+    write_atomic(folder / f"{number:02d}.safetensors", save(tensors))
 
 
 def kept_tasks(run: Path) -> dict[int, Path]:

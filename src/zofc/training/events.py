@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from zofc.training.folder import speaking_of
+from zofc.training.folder import explain_os_errors
 
 Event = dict[str, Any]
 
@@ -40,12 +40,12 @@ class EventLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with speaking_of(path):
+        with explain_os_errors(path):
             _drop_half_line(path)
             self.file = path.open("a", encoding="utf-8")
 
     def event(self, event: Event) -> None:
-        with speaking_of(self.path):
+        with explain_os_errors(self.path):
             self.file.write(json.dumps(event) + "\n")
             self.file.flush()
 
@@ -53,7 +53,7 @@ class EventLog:
         pass
 
     def close(self) -> None:
-        with speaking_of(self.path):
+        with explain_os_errors(self.path):
             self.file.close()
 
 

@@ -32,7 +32,7 @@ BEGINNINGS = ("recipe.yaml", "environment.json", "events.jsonl")  # what a run h
 
 
 @contextmanager
-def speaking_of(path: Path) -> Iterator[None]:
+def explain_os_errors(path: Path) -> Iterator[None]:
     """Operating-system errors while writing below `path`, in words the user can act on."""
     try:
         yield
@@ -65,10 +65,10 @@ def ready_to_write(path: Path, remedy: str = "") -> None:
         raise RunError(f"cannot write {path}: {error.strerror}{remedy}") from error
 
 
-def write_whole(path: Path, data: bytes | str) -> None:
+def write_atomic(path: Path, data: bytes | str) -> None:
     """Write to a temporary name, then rename: a reader sees the old file or the new one, never a half."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with speaking_of(path):
+    with explain_os_errors(path):
         try:
             with temporary.open("wb") as file:
                 file.write(data.encode() if isinstance(data, str) else data)
@@ -92,12 +92,12 @@ class RunFolder:
     @contextmanager
     def made(cls, path: Path, recipe: Recipe) -> Iterator[RunFolder]:
         """A new run folder, to be filled inside the block; its recipe, which makes it one, is written last."""
-        with speaking_of(path):
+        with explain_os_errors(path):
             path.mkdir(parents=True, exist_ok=True)
         folder = cls(path)
         with folder.locked():
             yield folder
-            write_whole(path / "recipe.yaml", dump_recipe(recipe))
+            write_atomic(path / "recipe.yaml", dump_recipe(recipe))
 
     @classmethod
     def create(cls, path: Path, recipe: Recipe) -> RunFolder:
@@ -125,7 +125,7 @@ class RunFolder:
         """How and where to run is the recipe's that was asked for now; what to run stays as it is."""
         settings = {name: getattr(recipe.training, name) for name in EXECUTION}
         training = self.recipe.training.model_copy(update=settings)
-        write_whole(self.path / "recipe.yaml", dump_recipe(self.recipe.model_copy(update={"training": training})))
+        write_atomic(self.path / "recipe.yaml", dump_recipe(self.recipe.model_copy(update={"training": training})))
 
     @property
     def recipe(self) -> Recipe:
@@ -151,13 +151,13 @@ class RunFolder:
         return found
 
     def write_json(self, name: str, value: Any) -> None:
-        write_whole(self.path / name, json.dumps(value, indent=1, allow_nan=False) + "\n")
+        write_atomic(self.path / name, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
     @contextmanager
     def locked(self, patience: float = 0) -> Iterator[None]:
         """The sole right to write, waited for so many seconds; the system gives it back however the process ends."""
         lock = FileLock(self.path / ".lock", timeout=patience)
-        with speaking_of(self.path):
+        with explain_os_errors(self.path):
             try:
                 lock.acquire()
             except Timeout as error:

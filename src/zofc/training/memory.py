@@ -22,7 +22,7 @@ from zofc.optim.graphs import SETTLED
 from zofc.recipe import size_in_bytes
 
 if TYPE_CHECKING:
-    from zofc.training.continual import Continual
+    from zofc.training.incremental_model import IncrementalModel
 
 FIRST_STEPS = (2, SETTLED)  # with a kind of batch that are measured, on a CPU and on CUDA
 
@@ -84,14 +84,14 @@ class StepPeak:
         self.bytes = max(self.bytes, peak)
 
 
-def resident(model: Continual) -> list[Tensor]:
+def resident(model: IncrementalModel) -> list[Tensor]:
     """What is there before a step begins: the frozen weights and the method's own tensors."""
     modules = (model.backbone.vit, model.method)
     return [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
 
 
 @torch.no_grad()
-def scored_at_once(model: Continual, most: int) -> int:
+def scored_at_once(model: IncrementalModel, most: int) -> int:
     """How many images, of `most`, can be scored at a time within what the recipe allows; one at least."""
     budget = allowance(model.recipe.training.memory or "auto", model.device)
 

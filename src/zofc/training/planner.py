@@ -19,27 +19,27 @@ from zofc.errors import BudgetError
 from zofc.optim.estimators import get_estimator
 from zofc.optim.graphs import SETTLED
 from zofc.optim.placement import Placement
-from zofc.optim.survey import Pace
-from zofc.training.continual import Continual
+from zofc.optim.survey import Chunking
+from zofc.training.incremental_model import IncrementalModel
 from zofc.training.memory import allowance, measure, resident
 
 TRIES = 6  # whole steps that are measured for each set, at most
 TRACE = 1e-3  # bytes that one more image or point is taken to need where no difference is seen
 
 
-def plan_memory(model: Continual, placement: Placement, images: Tensor, labels: Tensor) -> str:
-    """Choose the placement's paces for batches like this one; returns what was chosen, in words."""
+def plan_memory(model: IncrementalModel, placement: Placement, images: Tensor, labels: Tensor) -> str:
+    """Choose the placement's chunkings for batches like this one; returns what was chosen, in words."""
     asked = model.recipe.training.memory or "auto"
     budget, whole, said, apart = allowance(asked, model.device), len(images), [], False
     for name in sets(placement):
         points = points_of(placement, name)
         need = partial(rehearse, model, placement, name, images, labels)
-        least = need(Pace(1))
+        least = need(Chunking(1))
         if least > budget:
             raise _refusal(model, placement, name, budget, least)
         few = partial(rehearse, model, placement, name, images[:2], labels[:2])
         pace, needed = choose(need, few, least, whole, points, budget)
-        placement.paces[name] = pace
+        placement.chunkings[name] = pace
         apart = apart or pace.micro_batch != whole
         groups = "+".join(placement.first) if name == "first" else name
         of_points = f" and {pace.chunk} of {points} points" if points > 1 else ""
@@ -51,7 +51,7 @@ def plan_memory(model: Continual, placement: Placement, images: Tensor, labels: 
     return "; ".join([f"memory {limit}: {said[0]}", *said[1:], scored, *([couples] if couples and apart else [])])
 
 
-def check_weights(model: Continual, placement: Placement) -> None:
+def check_weights(model: IncrementalModel, placement: Placement) -> None:
     """Refuse a budget below the weights, for a task without a step to measure."""
     budget = allowance(model.recipe.training.memory or "auto", model.device)
     if budget < model.backbone.bytes:
@@ -78,7 +78,9 @@ def points_of(placement: Placement, name: str) -> int:
     return 1 if query.per_image else len(query.offsets)
 
 
-def rehearse(model: Continual, placement: Placement, name: str, images: Tensor, labels: Tensor, pace: Pace) -> float:
+def rehearse(
+    model: IncrementalModel, placement: Placement, name: str, images: Tensor, labels: Tensor, pace: Chunking
+) -> float:
     """Peak bytes of a step of one set at a pace, with the states of all optimisers, and where steps are recorded with
     the making of all recordings; infinite if memory ran out."""
     copies = tree_map_only(Tensor, torch.clone, {group: dict(tensors) for group, tensors in placement.groups.items()})
@@ -93,31 +95,31 @@ def rehearse(model: Continual, placement: Placement, name: str, images: Tensor, 
             mover.move({key: torch.zeros_like(value) for key, value in mover.parameters.items()}, 0)
         twin.first = {key: mover for key, mover in twin.first.items() if name == "first" or key not in deep}
         twin.zeroth = {key: mover for key, mover in twin.zeroth.items() if key == name}
-        twin.paces[name] = pace
+        twin.chunkings[name] = pace
         try:
             for number in range(SETTLED if recorded else 1):
                 twin.step(images, labels, 0, number)
         except torch.OutOfMemoryError:
             return math.inf
-    if twin.paces[name] != pace:  # it ran out and went on with less
+    if twin.chunkings[name] != pace:  # it ran out and went on with less
         return math.inf
     return peak.bytes - sum(value.nbytes for value in doubled)
 
 
 def choose(
-    need: Callable[[Pace], float],
-    few: Callable[[Pace], float],
+    need: Callable[[Chunking], float],
+    few: Callable[[Chunking], float],
     least: float,
     whole: int,
     points: int,
     budget: int,
-) -> tuple[Pace, float]:
+) -> tuple[Chunking, float]:
     """The pace with the most images times points, then the most images, that was measured within the budget: `need`
     measures a step on the whole batch, `few` on two of its images, `least` is the need of one image at a time."""
-    alone = few(Pace(1))
+    alone = few(Chunking(1))
     # a guess beyond the budget would say no more than one of its size
-    per_image = min(max(few(Pace(2)) - alone, TRACE), budget)
-    per_point = min(max(few(Pace(1, 2)) - alone, TRACE), budget) if points > 1 else TRACE
+    per_image = min(max(few(Chunking(2)) - alone, TRACE), budget)
+    per_point = min(max(few(Chunking(1, 2)) - alone, TRACE), budget) if points > 1 else TRACE
 
     def growth(pace: tuple[int, int]) -> float:
         return (pace[0] - 1) * per_image + pace[0] * (pace[1] - 1) * per_point
@@ -136,7 +138,7 @@ def choose(
         if not better:
             break
         pick = max(better, key=rank)
-        found = need(Pace(*pick))
+        found = need(Chunking(*pick))
         if found <= budget:
             best, measured = pick, found
             continue
@@ -146,7 +148,7 @@ def choose(
         candidates = [pace for pace in candidates if growth(pace) < growth(pick)]
         if growth(pick) > growth(best):
             scale = (found - measured) / (growth(pick) - growth(best))
-    return Pace(*best), measured
+    return Chunking(*best), measured
 
 
 def _parts(whole: int) -> list[int]:
@@ -154,7 +156,7 @@ def _parts(whole: int) -> list[int]:
     return sorted({-(-whole // count) for count in range(1, whole + 1)})
 
 
-def _refusal(model: Continual, placement: Placement, name: str, budget: int, least: float) -> BudgetError:
+def _refusal(model: IncrementalModel, placement: Placement, name: str, budget: int, least: float) -> BudgetError:
     settings, weights = model.recipe.training, model.backbone.bytes
     if math.isinf(least):
         said = f"the device runs out of memory before {_mb(budget)}, with one image at a time."

@@ -26,7 +26,7 @@ class Display:
         self.bar: TaskID | None = None
         self.started = 0.0
         self.first_step = 0
-        self.told = time.monotonic()  # when the last plain line was printed
+        self.printed_at = time.monotonic()  # when the last plain line was printed
         self.epochs = 0
         self.taken = 0  # letters of the live line beside the description
 
@@ -96,8 +96,8 @@ class Display:
 
     def _due(self, event: Event) -> bool:
         """Plain lines are told every few seconds, and at the end of a task."""
-        due = time.monotonic() - self.told > 5 or event["epoch"] + 1 == self.epochs
-        self.told = time.monotonic() if due else self.told
+        due = time.monotonic() - self.printed_at > 5 or event["epoch"] + 1 == self.epochs
+        self.printed_at = time.monotonic() if due else self.printed_at
         return due
 
     def _start_bar(self, event: Event) -> None:

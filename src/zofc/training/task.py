@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_leaves
 from zofc.data.loading import Batch, Loader
 from zofc.errors import DivergedError
 from zofc.optim.placement import Placement, StepReport
-from zofc.training.continual import Continual
 from zofc.training.events import Events, StepStatus
+from zofc.training.incremental_model import IncrementalModel
 from zofc.training.memory import StepPeak, resident
 from zofc.training.planner import check_weights, plan_memory
 
@@ -47,7 +47,7 @@ class Meter:
 class TaskTraining:
     """The training of the task that `model` was last extended with, from any position in it."""
 
-    def __init__(self, model: Continual, loader: Loader, events: Events, tasks: int) -> None:
+    def __init__(self, model: IncrementalModel, loader: Loader, events: Events, tasks: int) -> None:
         self.model, self.loader, self.events = model, loader, events
         self.index, self.tasks = len(model.tasks) - 1, tasks
         method, seed = model.method, model.recipe.seed

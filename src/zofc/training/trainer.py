@@ -14,10 +14,10 @@ from zofc.errors import BudgetError, Interrupted, RunError, ZofcError
 from zofc.metrics import AccuracyMatrix, summary
 from zofc.training import checkpoint
 from zofc.training.checkpoint import Progress
-from zofc.training.continual import Continual
 from zofc.training.device import environment, pick_device, set_up
 from zofc.training.events import EventLog, Events, Listener
 from zofc.training.folder import RunFolder, recipe_digest
+from zofc.training.incremental_model import IncrementalModel
 from zofc.training.loggers import make_loggers
 from zofc.training.resolve import AnyStream, check_recipe, continue_stream, open_stream
 from zofc.training.signals import StopRequest, stop_signals
@@ -69,7 +69,7 @@ class Trainer:
             stream = continue_stream(self.recipe, found[0], self._notice)
         else:
             stream = open_stream(self.recipe, self._notice)
-        model = Continual(self.recipe, device)
+        model = IncrementalModel(self.recipe, device)
         model.method.expect(len(stream.tasks))
         self._record_environment(stream, model, found[0].inherited if found else 0)
         optimizers = self._restore(model, stream, found) if found else {}
@@ -149,7 +149,7 @@ class Trainer:
         if sizes := training.placement.sizes:
             progress.trained = sizes
 
-    def _evaluate(self, model: Continual, stream: AnyStream) -> None:
+    def _evaluate(self, model: IncrementalModel, stream: AnyStream) -> None:
         """A new row of the accuracy matrix: every group of classes seen so far."""
         progress, clock = self.progress, time.perf_counter()
         row: list[float | None] = []
@@ -172,7 +172,7 @@ class Trainer:
         overall = summary(self.matrix)["all_classes"]
         self.events.send("evaluated", task=progress.done - 1, row=row, all_classes=overall, seconds=round(seconds, 3))
 
-    def _test_loader(self, model: Continual, number: int, test: ImageSet) -> Loader:
+    def _test_loader(self, model: IncrementalModel, number: int, test: ImageSet) -> Loader:
         """Of a group of classes, whose test images are seen again after every task: those that must be decoded are kept
         as they are cut, while there is room."""
         if number in self.tests:
@@ -193,7 +193,7 @@ class Trainer:
     def matrix(self) -> AccuracyMatrix:
         return AccuracyMatrix(tuple(tuple(row) for row in self.progress.rows), tuple(self.progress.counts))
 
-    def _save(self, model: Continual, training: TaskTraining | None) -> None:
+    def _save(self, model: IncrementalModel, training: TaskTraining | None) -> None:
         progress = self.progress
         progress.classes, progress.tasks = list(model.classes), [(task.start, task.stop) for task in model.tasks]
         optimizers: dict[str, Any] = {}
@@ -208,7 +208,7 @@ class Trainer:
         self.saved_at = time.monotonic()
         self.events.send("checkpoint", task=progress.done, epoch=progress.epoch, step=progress.step)
 
-    def _restore(self, model: Continual, stream: AnyStream, found: checkpoint.Checkpoint) -> dict[str, Any]:
+    def _restore(self, model: IncrementalModel, stream: AnyStream, found: checkpoint.Checkpoint) -> dict[str, Any]:
         """Take up a checkpoint; returns the state of its optimisers."""
         progress, tensors, optimizers = found
         if progress.recipe != self.progress.recipe:
@@ -219,7 +219,7 @@ class Trainer:
         model.restore(progress.classes, progress.tasks, tensors)
         return optimizers
 
-    def _write_results(self, stream: AnyStream, model: Continual) -> None:
+    def _write_results(self, stream: AnyStream, model: IncrementalModel) -> None:
         progress = self.progress
         matrix = {"accuracy": progress.rows, "counts": progress.counts, "groups": progress.groups}
         self.folder.write_json("matrix.json", matrix)
@@ -238,7 +238,7 @@ class Trainer:
             },
         )
 
-    def _record_environment(self, stream: AnyStream, model: Continual, inherited: int) -> None:
+    def _record_environment(self, stream: AnyStream, model: IncrementalModel, inherited: int) -> None:
         """Note what the run is made with, and refuse to go on with other data or weights than it began with."""
         before = self.folder.read_json("environment.json")
         for part in stream.parts:
@@ -260,7 +260,7 @@ class Trainer:
     def _notice(self, text: str) -> None:
         self.events.send("notice", text=text)
 
-    def _announce(self, event: str, stream: AnyStream, model: Continual) -> None:
+    def _announce(self, event: str, stream: AnyStream, model: IncrementalModel) -> None:
         progress = self.progress
         self.events.send(
             event,

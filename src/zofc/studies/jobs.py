@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from zofc.analysis.cost import cost
-from zofc.analysis.old_tasks import KeptRun
+from zofc.analysis.kept_run import KeptRun
 from zofc.analysis.run_flatness import Settings, measure
 from zofc.errors import RunError
 from zofc.metrics import AccuracyMatrix, all_classes_over_time
 from zofc.recipe import Group, Recipe
 from zofc.training.checkpoint import kept_tasks
 from zofc.training.device import environment, pick_device
-from zofc.training.folder import RunFolder, digest, folder_for, write_whole
+from zofc.training.folder import RunFolder, digest, folder_for, write_atomic
 from zofc.training.resolve import build_stream
 from zofc.training.runs import start_run, train
 
@@ -35,11 +35,11 @@ SAVING = 20.0  # seconds that a process may take to save what it is at
 Row = dict[str, Any]
 
 
-class Work(Protocol):
+class Job(Protocol):
     """What is done with a recipe, and where its result lies."""
 
     @property
-    def needs(self) -> Work | None:
+    def needs(self) -> Job | None:
         """What must have been done with the same recipe before."""
 
     @property
@@ -54,7 +54,7 @@ class Work(Protocol):
     def do(self, recipe: Recipe, runs: Path) -> Row:
         """Do what is left of it; what a table needs."""
 
-    def told(self, row: Row) -> str:
+    def describe(self, row: Row) -> str:
         """Its row in a few words."""
 
     def passes(self, recipe: Recipe) -> float:
@@ -68,7 +68,7 @@ class Work(Protocol):
 class TrainRun:
     """Train the recipe in its run folder."""
 
-    needs: ClassVar[Work | None] = None
+    needs: ClassVar[Job | None] = None
     alone: ClassVar[bool] = False
 
     def name(self, recipe: Recipe, runs: Path) -> str:
@@ -96,7 +96,7 @@ class TrainRun:
             "run": str(folder.path.relative_to(runs)),
         }
 
-    def told(self, row: Row) -> str:
+    def describe(self, row: Row) -> str:
         forgotten = "" if row["forgetting"] is None else f", forgetting {row['forgetting']:.1f}"
         return f"{row['all_classes']:.1f} % of all classes{forgotten}"
 
@@ -155,7 +155,7 @@ class MeasureCost:
     steps: int = 5  # timed
     task: int = 1
 
-    needs: ClassVar[Work | None] = None
+    needs: ClassVar[Job | None] = None
     alone: ClassVar[bool] = True
 
     def name(self, recipe: Recipe, runs: Path) -> str:
@@ -175,11 +175,11 @@ class MeasureCost:
                 "cost": cost(recipe, self.steps, self.task).as_json(),
             }
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+            write_atomic(path, json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
         kept = json.loads(path.read_text("utf-8"))
         return {"cost": kept["cost"], "environment": kept["environment"], "result": path.name}
 
-    def told(self, row: Row) -> str:
+    def describe(self, row: Row) -> str:
         phases = row["cost"]["phases"]
         return ", ".join(f"{'+'.join(phase['groups'])} {phase['step_seconds']:.3g} s a step" for phase in phases)
 
@@ -195,7 +195,7 @@ class MeasureFlatness:
 
     settings: Settings
 
-    needs: ClassVar[Work | None] = TRAIN
+    needs: ClassVar[Job | None] = TRAIN
     alone: ClassVar[bool] = False
     file: ClassVar[str] = FLATNESS
     kind: ClassVar[str] = "flatness"  # what a row has it under
@@ -234,7 +234,7 @@ class MeasureFlatness:
         """Of one state that has old tasks."""
         return entry["task"], entry["old"]["score"]
 
-    def told(self, row: Row) -> str:
+    def describe(self, row: Row) -> str:
         ends = {name: scores[-1] for name, scores in row[self.kind].items() if scores}
         return ", ".join(f"Φ {score:.3g} over {name} after task {task}" for name, (task, score) in ends.items())
 
@@ -272,7 +272,7 @@ class MeasureCurvature(MeasureFlatness):
             "forgetting": None if step is None else {**step["over"], "bound_error": _bound_error(step)},
         }  # fmt: skip
 
-    def told(self, row: Row) -> str:
+    def describe(self, row: Row) -> str:
         ends = {name: found[-1] for name, found in row[self.kind].items() if found}
         return ", ".join(f"λ {end['largest']:.3g} over {name} after task {end['task']}" for name, end in ends.items())
 

@@ -1,4 +1,4 @@
-"""A task of a recipe, begun as a run would begin it: where everything starts that is measured without training."""
+"""A task of a recipe, started as a run starts it: the point at which everything is measured without training."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from torch import Tensor
 
 from zofc.errors import RecipeError
 from zofc.recipe import Recipe, Training
-from zofc.training.continual import Continual
 from zofc.training.device import set_up
 from zofc.training.events import Events
+from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import open_stream
 from zofc.training.task import TaskTraining
 
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 @contextmanager
-def lent(device: torch.device, settings: Training) -> Iterator[None]:
+def torch_settings(device: torch.device, settings: Training) -> Iterator[None]:
     """The process set up as for a run, and afterwards as it was."""
     cudnn, deterministic = torch.backends.cudnn, torch.utils.deterministic
     threads, products = torch.get_num_threads(), torch.get_float32_matmul_precision()
@@ -42,21 +42,23 @@ def lent(device: torch.device, settings: Training) -> Iterator[None]:
             torch.use_deterministic_algorithms(strict, warn_only=warn)
 
 
-def begun(recipe: Recipe, task: int, device: torch.device, tell: Tell) -> tuple[TaskTraining, list[str]]:
+def start_task(
+    recipe: Recipe, task: int, device: torch.device, on_progress: OnProgress
+) -> tuple[TaskTraining, list[str]]:
     """A fresh learner at the first step of a task, and what the user should know of it."""
     notices: list[str] = []
-    tell("opening the data")
+    on_progress("opening the data")
     stream = open_stream(recipe, notices.append)
     if not 1 <= task <= len(stream.tasks):
         raise RecipeError(f"{recipe.name}: there is no task {task}; the recipe has {len(stream.tasks)}")
-    tell("loading the backbone")
-    model = Continual(recipe, device)
+    on_progress("loading the backbone")
+    model = IncrementalModel(recipe, device)
     for one in stream.tasks[:task]:
         model.extend(one.names)
     training = TaskTraining(
         model, model.loader(stream.train_set(stream.tasks[task - 1])), Events([_Notices(notices)]), len(stream.tasks)
     )
-    tell("beginning the task")
+    on_progress("beginning the task")
     training.begin()  # some methods look at the task's images before they move
     return training, notices
 

@@ -18,7 +18,7 @@ from zofc.recipe import Recipe
 from zofc.training.memory import scored_at_once
 
 
-class Continual:
+class IncrementalModel:
     """A learner between two tasks (or inside one)."""
 
     def __init__(self, recipe: Recipe, device: torch.device) -> None:

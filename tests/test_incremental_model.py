@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from zofc.recipe import PAPER_BACKBONE, Recipe, load_recipe
-from zofc.training.continual import make_views
+from zofc.training.incremental_model import make_views
 
 Make = Callable[..., Recipe]
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.2, 0.2)

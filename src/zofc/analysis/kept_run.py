@@ -25,9 +25,9 @@ from zofc.methods import get_method
 from zofc.methods.classifier import Classifier
 from zofc.recipe import Recipe
 from zofc.training.checkpoint import kept_tasks, load_checkpoint, load_task
-from zofc.training.continual import Continual
 from zofc.training.device import pick_device, set_up
 from zofc.training.folder import RunFolder
+from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import AnyStream, continue_stream, open_stream
 
 Rows = Literal["own", "all"]
@@ -62,7 +62,7 @@ class KeptRun:
         where = torch.device("cpu") if where.type == "mps" else where  # which has no float64
         set_up(where, recipe.training)
         self.progress, _, _ = found
-        self.recipe, self.model = recipe, Continual(recipe, where)
+        self.recipe, self.model = recipe, IncrementalModel(recipe, where)
         self.model.backbone.vit.double()  # the numbers that it was trained with, in double precision
         self.stream = self._open(notice)
 
