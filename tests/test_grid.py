@@ -22,6 +22,7 @@ from zofc.analysis.cost import Cost
 from zofc.data.source import SOURCES, Source, SourceOptions, open_source
 from zofc.errors import Interrupted, RunError
 from zofc.recipe import Recipe, dump_recipe
+from zofc.studies import jobs
 from zofc.studies.grid import Cell, collect, run_cell, run_grid, take_device
 from zofc.studies.jobs import KEPT, MeasureCost
 from zofc.studies.pool import Killed, in_processes

@@ -383,7 +383,7 @@ def test_the_command_shows_its_plan_and_refuses_what_it_does_not_know(tmp_path: 
 def test_what_cannot_be_estimated_is_said_once_for_each_reason() -> None:
     nowhere = ["data.source=folder:nowhere", "backbone.name=embedded"]
     found = forecast(get_study("placement-ablation").cells(PAPER, [1993], ("cifar100",), nowhere))
-    (text,) = told(found.unknown)
+    (text,) = describe(found.unknown)
     assert found.seconds == 0 and not found.refused and "nowhere" in text
     assert text.startswith("ZO-FC cifar100-inc5 1993; FO adapter + ZO Cls. cifar100-inc5 1993: ")
 
