@@ -24,7 +24,7 @@ from zofc.report.tables import Grid
 from zofc.studies import export, figures, jobs, reproduce, tables
 from zofc.studies import forecast as forecasts
 from zofc.studies.catalogue import STUDIES, Study, get_study
-from zofc.studies.forecast import forecast
+from zofc.studies.forecast import describe, forecast
 from zofc.studies.scale import LIKE, SCALES, SMALL_RATES, get_scale
 from zofc.studies.settings import OURS, PAPERS, SETTINGS
 from zofc.training.checkpoint import kept_tasks
