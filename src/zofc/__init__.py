@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from zofc.learner import Evaluation, Learner, Prediction, load
     from zofc.recipe import Recipe, load_recipe
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Evaluation", "Learner", "Prediction", "Recipe", "ZofcError", "__version__", "load", "load_recipe"]
 
 _HOMES = {
