@@ -1,32 +1,45 @@
-# Two commands for a newcomer: `make demo` and `make test`. Both create .venv on first use and are quick afterwards.
+# Two commands for a newcomer: `make demo` and `make test`. Both create .venv on first use.
+.DEFAULT_GOAL := help
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # What is outside the repository (real weights and images) is found through ZOFC_DATA; tests that need it skip without it.
 export ZOFC_DATA
 
-.PHONY: demo test lint types unit clean
+CODE := src tests scripts benchmarks
 
-demo: $(VENV)/.installed
+.PHONY: help demo test lint types unit format wheel clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 16
+
+demo: $(VENV)/.installed ## run the demonstration: ZO-FC beside its first-order twin, minutes on a CPU
 	$(BIN)/zofc run
 
-test: lint types unit
+test: lint types unit ## linter, type checker and all tests
 
-lint: $(VENV)/.installed
-	$(BIN)/ruff check src tests scripts
-	$(BIN)/ruff format --check src tests scripts
+lint: $(VENV)/.installed ## linter and formatter, changing nothing
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 
-types: $(VENV)/.installed
+format: $(VENV)/.installed ## format the code and fix what the linter can fix
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+types: $(VENV)/.installed ## type checker
 	$(BIN)/mypy
 
 # The report page is tested where there is a Chromium; its pictures are kept as build/report*.png.
-unit: $(VENV)/.installed
+unit: $(VENV)/.installed ## all tests, with coverage
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --cov --cov-report=term
+
+wheel: $(VENV)/.installed ## build dist/zofc-VERSION-py3-none-any.whl
+	$(BIN)/python -m build --wheel --no-isolation
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,docs]"
 	touch $@
 
-clean:
+clean: ## remove .venv, runs and build outputs
 	rm -rf $(VENV) runs build dist

@@ -46,7 +46,8 @@ class Published:
                 down, down_bias, up, up_bias = self.adapters[number]
                 y = y + 0.1 * F.linear(F.gelu(F.linear(h, down, down_bias)), up, up_bias)
             x = x + y
-        return self.vit.norm(x)[:, 0]
+        tokens: Tensor = self.vit.norm(x)  # (batch, tokens, width)
+        return tokens[:, 0]
 
     def loss(self, images: Tensor, labels: Tensor) -> Tensor:
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.autocast):
@@ -58,7 +59,7 @@ class Published:
         with torch.no_grad():
             features = self.features(images)
         logits = self.sigma * F.linear(F.normalize(features, dim=1), F.normalize(self.rows, dim=1))
-        F.cross_entropy(logits, labels).backward()
+        torch.autograd.backward(F.cross_entropy(logits, labels))
         self.fast.step()
         self.fast.zero_grad()
         with torch.no_grad():
@@ -82,7 +83,7 @@ class Published:
 
     def first_order(self, images: Tensor, labels: Tensor) -> float:
         loss = self.loss(images, labels)
-        loss.backward()
+        torch.autograd.backward(loss)
         for optimizer in (self.slow, self.fast):
             optimizer.step()
             optimizer.zero_grad()
