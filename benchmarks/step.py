@@ -34,8 +34,7 @@ from zofc.model.backbone import PRECISIONS, Backbone, load_backbone
 from zofc.optim import kernels
 from zofc.optim.placement import Placement
 from zofc.optim.survey import coefficients, survey
-from zofc.recipe import Backbone as BackboneRecipe
-from zofc.recipe import Group, Peft, Recipe, Training
+from zofc.recipe import BackboneSettings, Group, PeftSettings, Recipe, TrainingSettings
 from zofc.training.device import environment, set_up
 from zofc.training.memory import measure
 
@@ -112,8 +111,8 @@ class Bench:
         self.options = options
         self.device = torch.device(options.device)
         memory = "auto" if options.small_workspace else None  # cuBLAS then gets less than a megabyte for itself
-        set_up(self.device, Training(deterministic=False, memory=memory))
-        self.blank = load_backbone(BackboneRecipe(name=options.backbone, pretrained=False), SEED)
+        set_up(self.device, TrainingSettings(deterministic=False, memory=memory))
+        self.blank = load_backbone(BackboneSettings(name=options.backbone, pretrained=False), SEED)
         g = torch.Generator().manual_seed(0)
         size = self.blank.image_size
         self.images = torch.randn(options.batch, 3, size, size, generator=g)
@@ -126,7 +125,7 @@ class Bench:
         return replace(self.blank, vit=vit, recompute=recompute, compiled=compiled)
 
     def method(self, way: Way, backbone: Backbone) -> Method:
-        recipe = Recipe(seed=SEED, peft=Peft(blocks=way.blocks, rank=5, scale=0.1))
+        recipe = Recipe(seed=SEED, peft=PeftSettings(blocks=way.blocks, rank=5, scale=0.1))
         made = get_method("adapter")(backbone, recipe)
         made.extend(range(self.options.classes))
         g = torch.Generator().manual_seed(1)

@@ -23,7 +23,7 @@ import step  # noqa: E402
 import demo_results  # noqa: E402
 import estimator_results  # noqa: E402
 import method_results  # noqa: E402
-from zofc.recipe_settings import section, settings  # noqa: E402
+from zofc.recipe.settings import describe_section, list_settings  # noqa: E402
 
 DOCUMENTS = ("README.md", "benchmarks/README.md", "docs/settings.md")
 SHORT = ("published", "published-first", "forward", "first", "late-3", "spsa", "first-fp32", "spsa-bf16")
@@ -63,9 +63,9 @@ def memory() -> str:
 def all_settings() -> str:
     """A heading and a table for each part of a recipe."""
     parts = []
-    for name, found in groupby(settings(), key=lambda setting: setting.key.partition(".")[0] * ("." in setting.key)):
-        rows = list(found)
-        lines = [f"## {name or 'The run'}", "", section(rows[0].key), ""]
+    for name, group in groupby(list_settings(), key=lambda one: one.key.partition(".")[0] * ("." in one.key)):
+        rows = list(group)
+        lines = [f"## {name or 'The run'}", "", describe_section(rows[0].key), ""]
         lines += ["| setting | values | default | meaning |", "| --- | --- | --- | --- |"]
         lines += [f"| `{row.key}` | {row.values} | {row.default} | {plain(row.description)} |" for row in rows]
         parts.append("\n".join(lines))

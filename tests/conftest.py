@@ -18,8 +18,7 @@ from timm.models.vision_transformer import VisionTransformer
 
 from zofc import cli
 from zofc.model.backbone import Backbone, load_backbone
-from zofc.recipe import Backbone as BackboneRecipe
-from zofc.recipe import Recipe, load_recipe
+from zofc.recipe import BackboneSettings, Recipe, load_recipe
 
 settings.register_profile("zofc", deadline=None)  # no test reads a clock
 settings.load_profile("zofc")
@@ -66,7 +65,7 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tiny(tiny_weights: Path) -> Backbone:
-    return load_backbone(BackboneRecipe(name=str(tiny_weights)))
+    return load_backbone(BackboneSettings(name=str(tiny_weights)))
 
 
 @pytest.fixture(scope="session")

@@ -15,8 +15,7 @@ from zofc.errors import DataError, RecipeError
 from zofc.learner import load
 from zofc.methods import METHODS, get_method
 from zofc.model.backbone import Backbone
-from zofc.recipe import Coda, Data, Group, Head, Peft, Recipe, load_recipe
-from zofc.recipe import Method as MethodRecipe
+from zofc.recipe import Coda, DataSettings, Group, HeadSettings, MethodSettings, PeftSettings, Recipe, load_recipe
 from zofc.training.resolve import build_stream
 from zofc.training.runs import extend_run, start_run, train
 
@@ -57,10 +56,10 @@ def recipe(name: str) -> Recipe:
     kind = "linear" if name in ("lae", "l2p", "coda", "inflora") else "cosine"
     return Recipe(
         seed=3,
-        method=MethodRecipe(name=name),
-        data=Data(by="domain"),
-        head=Head(kind=kind),  # type: ignore[arg-type]
-        peft=Peft(blocks="first 2", rank=2),
+        method=MethodSettings(name=name),
+        data=DataSettings(by="domain"),
+        head=HeadSettings(kind=kind),  # type: ignore[arg-type]
+        peft=PeftSettings(blocks="first 2", rank=2),
         coda=Coda(per_task=2, length=4, blocks="first 2"),
         optimize={name: Group() for name in METHODS[name].group_names},
     )

@@ -14,8 +14,7 @@ from zofc.methods import METHODS, get_method
 from zofc.methods.base import Method
 from zofc.model.backbone import Backbone
 from zofc.optim.placement import Placement
-from zofc.recipe import Coda, Data, Group, Head, L2p, Peft, Recipe, load_recipe
-from zofc.recipe import Method as MethodRecipe
+from zofc.recipe import Coda, DataSettings, Group, HeadSettings, L2p, MethodSettings, PeftSettings, Recipe, load_recipe
 from zofc.training.runs import start_run, train
 
 FIRST = Group(order="first", lr=0.05, epochs=20, clip=1.0)
@@ -25,20 +24,20 @@ PLACEMENTS = {
     "zeroth order": {"peft": ZEROTH, "head": ZEROTH},
     "hybrid": {"peft": ZEROTH, "head": FIRST},
 }
-PEFT = {"aper": Peft(kind="adaptformer", blocks="all"), "ease": Peft(kind="adaptformer", blocks="all")}
+PEFT = {"aper": PeftSettings(kind="adaptformer", blocks="all"), "ease": PeftSettings(kind="adaptformer", blocks="all")}
 LINEAR = ("lae", "l2p", "coda", "inflora")
 SHIPPED = sorted(name for name in METHODS if METHODS[name].__module__.startswith("zofc."))
 TRAINED = [name for name in SHIPPED if METHODS[name].group_names]
 
 
 def recipe(name: str, kind: str = "") -> Recipe:
-    peft = PEFT.get(name, Peft(blocks="first 2", rank=2, length=2))
+    peft = PEFT.get(name, PeftSettings(blocks="first 2", rank=2, length=2))
     return Recipe(
         seed=3,
-        method=MethodRecipe(name=name),
-        data=Data(classes=9, increment=3),
+        method=MethodSettings(name=name),
+        data=DataSettings(classes=9, increment=3),
         peft=peft.model_copy(update={"kind": kind} if kind else {}),
-        head=Head(kind="linear" if name in LINEAR else "cosine"),
+        head=HeadSettings(kind="linear" if name in LINEAR else "cosine"),
         coda=Coda(pool=9, length=4, blocks="first 2"),
         l2p=L2p(pool=6, length=2, top=3),
     )

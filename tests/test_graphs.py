@@ -13,8 +13,7 @@ from zofc.model.backbone import Backbone, load_backbone
 from zofc.optim.graphs import PLAIN_RUNS, SETTLED, Recorder
 from zofc.optim.placement import Placement
 from zofc.optim.survey import Chunking
-from zofc.recipe import Backbone as BackboneRecipe
-from zofc.recipe import Group, Peft, Recipe
+from zofc.recipe import BackboneSettings, Group, PeftSettings, Recipe
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.memory import measure, resident
 from zofc.training.planner import plan_memory, rehearse, sets
@@ -42,8 +41,8 @@ KINDS = {
 
 def train(path: str, kind: str, graphs: bool, stream: bool, dtype: torch.dtype) -> tuple[Tensor, list[float]]:
     """Twelve steps on batches of two sizes, over two epochs after which the first-order groups stop."""
-    backbone = load_backbone(BackboneRecipe(name=path), device="cuda", dtype=dtype, recompute="again" in kind)
-    module = Peft(kind="adaptformer" if "dropout" in kind else "adapter", blocks="first 2", rank=4, dropout=0.5)
+    backbone = load_backbone(BackboneSettings(name=path), device="cuda", dtype=dtype, recompute="again" in kind)
+    module = PeftSettings(kind="adaptformer" if "dropout" in kind else "adapter", blocks="first 2", rank=4, dropout=0.5)
     method = get_method("adapter")(backbone, Recipe(seed=3, peft=module))
     method.extend(range(3))
     g = torch.Generator().manual_seed(0)

@@ -19,7 +19,7 @@ from zofc.errors import DataError, RecipeError
 from zofc.methods.inflora import InfLora
 from zofc.model.backbone import Backbone
 from zofc.optim.placement import Placement
-from zofc.recipe import Data, Group, Head, Method, Peft, Recipe
+from zofc.recipe import DataSettings, Group, HeadSettings, MethodSettings, PeftSettings, Recipe
 from zofc.recipe import InfLora as Settings
 from zofc.training.runs import start_run, train
 
@@ -36,10 +36,10 @@ LABELS = torch.tensor([0, 1, 0, 1, 0, 1])
 def recipe(**settings: Any) -> Recipe:
     given: dict[str, Any] = {
         "seed": 3,
-        "method": Method(name="inflora"),
-        "head": Head(kind="linear"),
-        "peft": Peft(rank=3),
-        "data": Data(classes=8, increment=2),
+        "method": MethodSettings(name="inflora"),
+        "head": HeadSettings(kind="linear"),
+        "peft": PeftSettings(rank=3),
+        "data": DataSettings(classes=8, increment=2),
         "inflora": Settings(threshold=0.9),
     }
     return Recipe(**{**given, **settings})
@@ -86,7 +86,7 @@ def everything(method: InfLora) -> dict[str, Tensor]:
 
 def test_a_task_at_the_papers_size_moves_184320_numbers_of_b() -> None:
     stand_in: Any = SimpleNamespace(width=768, depth=12, device=torch.device("cpu"))
-    method = InfLora(stand_in, recipe(peft=Peft(rank=10)))
+    method = InfLora(stand_in, recipe(peft=PeftSettings(rank=10)))
     for task in range(2):
         method.extend(range(5 * task, 5 * task + 5))
     groups = method.groups()
@@ -206,7 +206,7 @@ def test_stacked_queries_equal_one_by_one_in_float64(tiny: Backbone) -> None:
 
 def test_the_zofc_variant_moves_branches_of_later_tasks_as_the_released_code_does(tiny: Backbone) -> None:
     """In the second of twelve tasks "lora_B_k.1" also names branches 10 and 11; only a zeroth-order step moves them."""
-    made = recipe(method=Method(name="inflora", variant="zofc"), data=Data(classes=24, increment=2))
+    made = recipe(method=MethodSettings(name="inflora", variant="zofc"), data=DataSettings(classes=24, increment=2))
     method = learned(tiny, 1, made)
     assert len(method.down) == 1
     begin(method, 1)
@@ -222,15 +222,15 @@ def test_the_zofc_variant_moves_branches_of_later_tasks_as_the_released_code_doe
         up.zero_()
     torch.testing.assert_close(method.extract(x), before)  # later branches are not read yet
     with pytest.raises(RecipeError, match=r"method\.variant.*data\.classes"):
-        InfLora.check(made.model_copy(update={"data": Data(increment=2)}), [2] * 12)
+        InfLora.check(made.model_copy(update={"data": DataSettings(increment=2)}), [2] * 12)
 
 
 def test_the_threshold_rises_with_the_tasks_that_the_recipe_plans(tiny: Backbone) -> None:
-    assert Data(classes=100, increment=10).planned_tasks == 10
-    assert Data(classes=100, increment=30).planned_tasks == 4
-    assert Data(classes=100, first=50, increment=10).planned_tasks == 6
-    assert Data(joint=True).planned_tasks == 1
-    method, unplanned = InfLora(tiny, recipe()), InfLora(tiny, recipe(data=Data()))
+    assert DataSettings(classes=100, increment=10).planned_tasks == 10
+    assert DataSettings(classes=100, increment=30).planned_tasks == 4
+    assert DataSettings(classes=100, first=50, increment=10).planned_tasks == 6
+    assert DataSettings(joint=True).planned_tasks == 1
+    method, unplanned = InfLora(tiny, recipe()), InfLora(tiny, recipe(data=DataSettings()))
     found = []
     for task in range(6):
         method.extend(range(task, task + 1))
@@ -238,7 +238,7 @@ def test_the_threshold_rises_with_the_tasks_that_the_recipe_plans(tiny: Backbone
         found.append(method.threshold)
     assert found == pytest.approx([0.9, 0.925, 0.95, 0.975, 1.0, 1.0])
     assert unplanned.threshold == 0.9
-    notice = begin(InfLora(tiny, recipe(data=Data())), 0)
+    notice = begin(InfLora(tiny, recipe(data=DataSettings())), 0)
     assert notice is not None and "data.classes" in notice and "0.9" in notice
     assert begin(InfLora(tiny, recipe()), 0) is None
 
@@ -263,11 +263,11 @@ def test_a_restored_method_gives_identical_scores_and_goes_on_identically(tiny: 
 
 def test_what_it_cannot_do_is_refused(tiny: Backbone) -> None:
     with pytest.raises(RecipeError, match=r"head\.kind.*linear"):
-        InfLora.check(recipe(head=Head(kind="cosine")), [2, 2])
+        InfLora.check(recipe(head=HeadSettings(kind="cosine")), [2, 2])
     with pytest.raises(RecipeError, match="single class"):
         InfLora.check(recipe(), [2, 1])
     with pytest.raises(RecipeError, match=r"peft\.rank.*24"):
-        InfLora(tiny, recipe(peft=Peft(rank=25)))
+        InfLora(tiny, recipe(peft=PeftSettings(rank=25)))
     method = InfLora(tiny, recipe())
     method.extend(range(2))
     with pytest.raises(DataError, match="no training images"):

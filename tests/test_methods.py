@@ -11,16 +11,15 @@ from zofc.errors import RecipeError
 from zofc.methods import METHODS, check_placement, get_method
 from zofc.methods.base import Method
 from zofc.model.backbone import Backbone
-from zofc.recipe import Group, Head, Peft, Recipe
-from zofc.recipe import Method as MethodRecipe
+from zofc.recipe import Group, HeadSettings, MethodSettings, PeftSettings, Recipe
 
 
 def recipe(name: str = "adapter", head: str = "cosine", **settings: object) -> Recipe:
     return Recipe(
         seed=3,
-        method=MethodRecipe(name=name, **settings),  # type: ignore[arg-type]
-        head=Head(kind=head),  # type: ignore[arg-type]
-        peft=Peft(blocks="first 2"),
+        method=MethodSettings(name=name, **settings),  # type: ignore[arg-type]
+        head=HeadSettings(kind=head),  # type: ignore[arg-type]
+        peft=PeftSettings(blocks="first 2"),
     )
 
 

@@ -22,8 +22,7 @@ from zofc.model.backbone import Backbone, load_backbone
 from zofc.model.heads import CosineHead, LinearHead
 from zofc.model.peft import make_peft
 from zofc.model.peft_base import PeftModule
-from zofc.recipe import Backbone as BackboneRecipe
-from zofc.recipe import Peft as PeftRecipe
+from zofc.recipe import BackboneSettings, PeftSettings
 from zofc.seeds import Noise, noise_key
 from zofc.training.memory import measure
 
@@ -33,7 +32,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def peft(kind: str, backbone: Backbone, **settings: object) -> PeftModule:
-    recipe = PeftRecipe(kind=kind, **{"blocks": "first 2", **settings})  # type: ignore[arg-type]
+    recipe = PeftSettings(kind=kind, **{"blocks": "first 2", **settings})  # type: ignore[arg-type]
     return make_peft(recipe, backbone, generator())
 
 
@@ -94,7 +93,7 @@ def test_a_fresh_adapter_leaves_the_features_of_the_plain_vit_unchanged_to_the_b
 def test_the_walk_is_the_models_own_forward_for_any_timm_vit(name: str) -> None:
     """Class token, layer scale, mean pooling without a class token, register tokens: nothing is hard-coded."""
     try:
-        backbone = load_backbone(BackboneRecipe(name=name, pretrained=False))
+        backbone = load_backbone(BackboneSettings(name=name, pretrained=False))
     except WeightsError as refused:
         assert "only timm's pre-norm Block" in str(refused)  # a block of another kind is refused, not walked wrongly
         assert name == "vit_base_patch16_rpn_224"
@@ -125,7 +124,7 @@ def test_only_the_class_token_is_carried_through_the_last_block_where_nothing_el
     torch.testing.assert_close(tiny.features(x), tiny.vit(x), rtol=1e-12, atol=1e-12)
     last = walking.walk(tiny.vit, tiny.enter(x), {}, rows=tiny.read)
     assert last.x.shape == (2, 1, tiny.width)
-    assert load_backbone(BackboneRecipe(name="vit_base_patch16_siglip_gap_224", pretrained=False)).read is None
+    assert load_backbone(BackboneSettings(name="vit_base_patch16_siglip_gap_224", pretrained=False)).read is None
 
 
 @pytest.mark.parametrize("block", [0, 1, 2])
@@ -211,7 +210,7 @@ def test_impossible_blocks_are_refused(spec: str | tuple[int, ...]) -> None:
 def test_a_weight_file_is_loaded_in_fp32_without_its_classifier_and_with_its_own_mean_and_std(
     tiny_weights: Path,
 ) -> None:
-    backbone = load_backbone(BackboneRecipe(name=str(tiny_weights)))
+    backbone = load_backbone(BackboneSettings(name=str(tiny_weights)))
     stored = load_file(tiny_weights)
     assert "head.weight" in stored and "head.weight" not in backbone.vit.state_dict()
     assert stored["pos_embed"].dtype == torch.float16
@@ -222,7 +221,7 @@ def test_a_weight_file_is_loaded_in_fp32_without_its_classifier_and_with_its_own
 
 
 def test_the_embedded_backbone_is_small_and_describes_itself() -> None:
-    backbone = load_backbone(BackboneRecipe())
+    backbone = load_backbone(BackboneSettings())
     assert 1e6 < backbone.parameters < 3e6
     assert backbone.image_size == 64
     path = Path(walking.__file__).parent / "weights" / "embedded.safetensors"
@@ -235,31 +234,31 @@ def test_weight_files_that_do_not_fit_are_refused_by_name(tiny_weights: Path, tm
     wrong = tmp_path / "wrong.safetensors"
     save_file({**state, "pos_embed": torch.zeros(1, 9, 24)}, wrong, geometry)
     with pytest.raises(WeightsError, match=r"wrong\.safetensors.*pos_embed is \(1, 9, 24\), expected \(1, 5, 24\)"):
-        load_backbone(BackboneRecipe(name=str(wrong)))
+        load_backbone(BackboneSettings(name=str(wrong)))
     save_file({"a": torch.zeros(1)}, wrong, geometry)
     with pytest.raises(WeightsError, match=r"is missing.* and \d+ more"):
-        load_backbone(BackboneRecipe(name=str(wrong)))
+        load_backbone(BackboneSettings(name=str(wrong)))
     save_file(state, wrong)
     with pytest.raises(WeightsError, match=r"does not state its geometry.*backbone\.architecture"):
-        load_backbone(BackboneRecipe(name=str(wrong)))
+        load_backbone(BackboneSettings(name=str(wrong)))
     save_file(state, wrong, {**geometry, "depth": "three"})
     with pytest.raises(WeightsError, match="metadata"):
-        load_backbone(BackboneRecipe(name=str(wrong)))
+        load_backbone(BackboneSettings(name=str(wrong)))
     wrong.write_bytes(b"not safetensors at all")
     with pytest.raises(WeightsError, match="not a readable safetensors file"):
-        load_backbone(BackboneRecipe(name=str(wrong)))
+        load_backbone(BackboneSettings(name=str(wrong)))
     with pytest.raises(WeightsError, match="no weight file"):
-        load_backbone(BackboneRecipe(name=str(tmp_path / "absent.safetensors")))
+        load_backbone(BackboneSettings(name=str(tmp_path / "absent.safetensors")))
     with pytest.raises(WeightsError, match=r"backbone\.checksum: .* has sha256"):
-        load_backbone(BackboneRecipe(name=str(tiny_weights), checksum="0" * 64))
+        load_backbone(BackboneSettings(name=str(tiny_weights), checksum="0" * 64))
 
 
 def test_a_weight_file_is_found_below_zofc_data(tiny_weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZOFC_DATA", str(tiny_weights.parent))
-    there = load_backbone(BackboneRecipe(name=tiny_weights.name))
-    assert there.checksum == load_backbone(BackboneRecipe(name=str(tiny_weights))).checksum
+    there = load_backbone(BackboneSettings(name=tiny_weights.name))
+    assert there.checksum == load_backbone(BackboneSettings(name=str(tiny_weights))).checksum
     with pytest.raises(WeightsError, match=r"no weight file absent\.npz or .*absent\.npz"):
-        load_backbone(BackboneRecipe(name="absent.npz"))
+        load_backbone(BackboneSettings(name="absent.npz"))
 
 
 def test_published_npz_weights_are_read_and_pickles_in_them_are_not(tmp_path: Path) -> None:
@@ -269,17 +268,17 @@ def test_published_npz_weights_are_read_and_pickles_in_them_are_not(tmp_path: Pa
     arrays = _published_npz(vit)
     path = tmp_path / "vit.npz"
     np.savez(path, **arrays)
-    backbone = load_backbone(BackboneRecipe(name=str(path), architecture=name))
+    backbone = load_backbone(BackboneSettings(name=str(path), architecture=name))
     for key, value in vit.state_dict().items():
         torch.testing.assert_close(backbone.vit.state_dict()[key], value, msg=key)
     with pytest.raises(WeightsError, match="does not fit vit_small_patch16_224"):
-        load_backbone(BackboneRecipe(name=str(path), architecture="vit_small_patch16_224"))
+        load_backbone(BackboneSettings(name=str(path), architecture="vit_small_patch16_224"))
     np.savez(path, other=np.zeros(3))
     with pytest.raises(WeightsError, match="published npz layout"):
-        load_backbone(BackboneRecipe(name=str(path), architecture=name))
+        load_backbone(BackboneSettings(name=str(path), architecture=name))
     np.savez(path, **{"embedding/kernel": np.array([{"a": 1}], dtype=object)})
     with pytest.raises(WeightsError):
-        load_backbone(BackboneRecipe(name=str(path), architecture=name))
+        load_backbone(BackboneSettings(name=str(path), architecture=name))
 
 
 def _published_npz(vit: VisionTransformer) -> dict[str, np.ndarray]:
@@ -315,9 +314,9 @@ def _published_npz(vit: VisionTransformer) -> dict[str, np.ndarray]:
 
 def test_unknown_names_are_answered_with_the_nearest(tiny_weights: Path) -> None:
     with pytest.raises(RecipeError, match="did you mean 'vit_base_patch16_224'"):
-        load_backbone(BackboneRecipe(name="vit_base_patch16_225"))
+        load_backbone(BackboneSettings(name="vit_base_patch16_225"))
     with pytest.raises(RecipeError, match=r"backbone\.architecture.*did you mean 'vit_tiny_patch16_224'"):
-        load_backbone(BackboneRecipe(name=str(tiny_weights), architecture="vit_tiny_patch16_22"))
+        load_backbone(BackboneSettings(name=str(tiny_weights), architecture="vit_tiny_patch16_22"))
 
 
 def test_without_a_network_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,11 +329,11 @@ def test_without_a_network_the_error_says_what_to_do(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(timm, "create_model", offline)
     with pytest.raises(WeightsError, match=r"could not be fetched.*local \.safetensors.*backbone\.pretrained=false"):
-        load_backbone(BackboneRecipe(name="vit_tiny_patch16_224"))
+        load_backbone(BackboneSettings(name="vit_tiny_patch16_224"))
 
 
 def test_random_backbones_are_the_same_for_the_same_seed_and_leave_torch_alone() -> None:
-    recipe = BackboneRecipe(name="vit_tiny_patch16_224", pretrained=False)
+    recipe = BackboneSettings(name="vit_tiny_patch16_224", pretrained=False)
     before = torch.random.get_rng_state()
     a, b, c = (load_backbone(recipe, seed).vit.blocks[0].attn.qkv.weight for seed in (1, 1, 2))
     assert torch.equal(a, b) and not torch.equal(a, c)
@@ -346,7 +345,7 @@ def test_what_cannot_be_used_is_refused_before_its_weights_are_fetched(monkeypat
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained, **more: make(name, pretrained=False, **more)
                         if not pretrained else pytest.fail("fetched"))  # fmt: skip
     with pytest.raises(WeightsError, match=r"backbone\.name: 'resnet18' cannot be used: ResNet is not a timm"):
-        load_backbone(BackboneRecipe(name="resnet18"))
+        load_backbone(BackboneSettings(name="resnet18"))
 
 
 def test_a_model_with_other_blocks_is_refused() -> None:
@@ -404,7 +403,7 @@ def test_stacked_rows_score_each_query_by_itself(kind: type[CosineHead] | type[L
 
 def test_loading_onto_a_backbone_of_a_real_file(assets: Path) -> None:
     for name, width, depth, count in (("micro", 192, 6, 2.7e6), ("small", 384, 12, 21.4e6)):
-        backbone = load_backbone(BackboneRecipe(name=str(assets / "backbones" / f"vit_{name}_p8_64.safetensors")))
+        backbone = load_backbone(BackboneSettings(name=str(assets / "backbones" / f"vit_{name}_p8_64.safetensors")))
         assert (backbone.width, backbone.depth, backbone.image_size, backbone.mean) == (
             width,
             depth,

@@ -21,11 +21,10 @@ from zofc.optim.estimators import ESTIMATORS, get_estimator
 from zofc.optim.movers import Mover
 from zofc.optim.placement import Placement
 from zofc.optim.survey import Chunking, Query, coefficients, combine, survey
-from zofc.recipe import Backbone as BackboneRecipe
-from zofc.recipe import Group, Head, Peft, Recipe
+from zofc.recipe import BackboneSettings, Group, HeadSettings, PeftSettings, Recipe
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
-RECIPE = Recipe(seed=3, peft=Peft(blocks="first 2", rank=4))
+RECIPE = Recipe(seed=3, peft=PeftSettings(blocks="first 2", rank=4))
 ZEROTH = Group(order="zeroth", queries=4, epsilon=1e-3, clip=1.0, lr=0.01, epochs=20)
 FIRST = Group(order="first", lr=0.01, schedule="cosine", min_lr=1e-5, epochs=10)
 
@@ -562,8 +561,8 @@ def test_step_reports_tell_the_loss_and_accuracy_before_the_step(tiny: Backbone,
 @pytest.mark.parametrize("micro_batch", [None, 16, 1])
 def test_large_gradients_do_not_overflow_in_half_precision(micro_batch: int | None) -> None:
     """Of a loss far from its minimum, in small micro-batches as in the whole batch."""
-    backbone = load_backbone(BackboneRecipe(name="embedded"), dtype=torch.float16)
-    changes = {"peft": RECIPE.peft.model_copy(update={"kind": "prefix"}), "head": Head(kind="linear")}
+    backbone = load_backbone(BackboneSettings(name="embedded"), dtype=torch.float16)
+    changes = {"peft": RECIPE.peft.model_copy(update={"kind": "prefix"}), "head": HeadSettings(kind="linear")}
     method = get_method("adapter")(backbone, RECIPE.model_copy(update=changes))
     method.extend(range(10))
     for value in method.groups()["head"].values():
@@ -579,7 +578,7 @@ def test_small_gradients_do_not_vanish_in_half_precision(micro_batch: int | None
     """Of a batch as large as the paper's, in micro-batches too; plain fp16 loses some and correlates with 0.9996."""
     found, images = {}, torch.rand(48, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     for dtype in (torch.float32, torch.float16):
-        backbone = load_backbone(BackboneRecipe(name="embedded"), dtype=dtype)
+        backbone = load_backbone(BackboneSettings(name="embedded"), dtype=dtype)
         method = get_method("adapter")(backbone, RECIPE)
         method.extend(range(10))
         for number, value in enumerate(method.peft.parameters()):

@@ -20,8 +20,7 @@ from zofc.model.backbone import Backbone
 from zofc.model.components import Components
 from zofc.model.vit import PROJECTED, STARTED, Place
 from zofc.optim.placement import Placement
-from zofc.recipe import Coda, Data, Group, Head, L2p, Recipe
-from zofc.recipe import Method as MethodRecipe
+from zofc.recipe import Coda, DataSettings, Group, HeadSettings, L2p, MethodSettings, Recipe
 
 FIRST = Group(order="first", lr=0.01, epochs=10)
 ZEROTH = Group(order="zeroth", queries=2, epsilon=1e-3, clip=1.0, lr=0.01, epochs=10)
@@ -37,8 +36,8 @@ NAMES = ("l2p", "coda")
 def recipe(name: str, **changes: Any) -> Recipe:
     settings = {
         "seed": 3,
-        "method": MethodRecipe(name=name),
-        "head": Head(kind="linear"),
+        "method": MethodSettings(name=name),
+        "head": HeadSettings(kind="linear"),
         "l2p": L2p(pool=6, length=2, top=3),
         "coda": Coda(pool=6, length=4, blocks=(1, 2), orthogonality=0.1, per_task=2),
         **changes,
@@ -106,7 +105,7 @@ def test_only_the_declared_groups_move_in_every_task(tiny: Backbone, images: Ten
 def test_the_released_variant_also_walks_old_rows_and_components_but_only_under_zeroth_order(
     tiny: Backbone, images: Tensor, name: str
 ) -> None:
-    variant = MethodRecipe(name=name, variant="zofc")
+    variant = MethodSettings(name=name, variant="zofc")
     method = learner(tiny, recipe(name, method=variant, optimize=PLACEMENTS["zeroth order"]), tasks=2)
     groups = method.groups()
     assert {f"head.{part}.{task}" for part in ("rows", "bias") for task in (0, 1)} == set(groups["head"])
@@ -125,7 +124,7 @@ def test_the_released_variant_also_walks_old_rows_and_components_but_only_under_
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
 @pytest.mark.parametrize("name", NAMES)
 def test_stacked_evaluation_equals_one_by_one(tiny: Backbone, images: Tensor, name: str, kind: str, moved: str) -> None:
-    method = learner(tiny, recipe(name, head=Head(kind=kind)), 2, torch.float64)
+    method = learner(tiny, recipe(name, head=HeadSettings(kind=kind)), 2, torch.float64)
     shaken(method)
     center = {n: v for group in method.groups().values() for n, v in group.items()}
     chosen = {n: v for n, v in center.items() if moved == "all" or n.startswith("peft.")}
@@ -259,7 +258,7 @@ def test_l2ps_loss_and_answers_equal_a_plain_restatement(tiny: Backbone, images:
 
 
 def test_the_released_l2p_votes_at_test_time_too(tiny: Backbone, images: Tensor) -> None:
-    released = recipe("l2p", method=MethodRecipe(name="l2p", variant="zofc"))
+    released = recipe("l2p", method=MethodSettings(name="l2p", variant="zofc"))
     method = learner(tiny, released, 1)
     voted = method.features({}, method.prepare(images)).features
     assert torch.equal(method.scores(images), method.head.logits({}, voted))
@@ -383,29 +382,29 @@ def test_blocks_before_the_first_prefix_are_walked_once_per_step(tiny: Backbone,
 
 
 def test_the_pool_is_shared_out_among_the_planned_tasks() -> None:
-    def of(data: Data, **coda: Any) -> int:
+    def of(data: DataSettings, **coda: Any) -> int:
         return components_per_task(recipe("coda", data=data, coda=Coda(**coda)))
 
-    assert of(Data(classes=100, increment=5)) == 5
-    assert of(Data(classes=200, increment=5)) == 2
-    assert of(Data(classes=345, increment=69)) == 20
-    assert of(Data(classes=10, increment=3)) == 25  # 3, 3, 3, 1
-    assert of(Data(classes=100, first=50, increment=25)) == 33
-    assert of(Data(classes=5, first=5, increment=5)) == 100
-    assert of(Data(classes=100, increment=5, joint=True)) == 100
-    assert of(Data(classes=100, increment=5, then=("folder:more",))) == 5  # a continued run keeps its shapes
-    assert of(Data(), per_task=7) == 7
+    assert of(DataSettings(classes=100, increment=5)) == 5
+    assert of(DataSettings(classes=200, increment=5)) == 2
+    assert of(DataSettings(classes=345, increment=69)) == 20
+    assert of(DataSettings(classes=10, increment=3)) == 25  # 3, 3, 3, 1
+    assert of(DataSettings(classes=100, first=50, increment=25)) == 33
+    assert of(DataSettings(classes=5, first=5, increment=5)) == 100
+    assert of(DataSettings(classes=100, increment=5, joint=True)) == 100
+    assert of(DataSettings(classes=100, increment=5, then=("folder:more",))) == 5  # a continued run keeps its shapes
+    assert of(DataSettings(), per_task=7) == 7
     with pytest.raises(RecipeError, match=r"coda\.per_task: .*data\.classes"):
         CodaPrompt.check(recipe("coda", coda=Coda()), [2, 2])
     with pytest.raises(RecipeError, match=r"coda\.pool: 3 components are too few for 4 tasks"):
-        of(Data(classes=8, increment=2), pool=3)
+        of(DataSettings(classes=8, increment=2), pool=3)
 
 
 def test_coda_refuses_what_cannot_be_built(tiny: Backbone) -> None:
     with pytest.raises(RecipeError, match=r"^coda\.blocks: 'first 5', but the backbone has 3 blocks"):
         CodaPrompt(tiny, recipe("coda", coda=Coda(per_task=2)))
     with pytest.raises(RecipeError, match=r"^coda\.pool: at most 24, the backbone's width"):
-        CodaPrompt(tiny, recipe("coda", coda=Coda(pool=25), data=Data(classes=4, increment=2)))
+        CodaPrompt(tiny, recipe("coda", coda=Coda(pool=25), data=DataSettings(classes=4, increment=2)))
     method = CodaPrompt(tiny, recipe("coda", coda=Coda(per_task=13, blocks="all")))
     method.extend(range(2))
     with pytest.raises(RecipeError, match=r"coda\.per_task: 13 components in each of 2 tasks.*width, 24"):

@@ -11,8 +11,7 @@ import torch
 from zofc.methods import get_method
 from zofc.model.backbone import Backbone, load_backbone
 from zofc.optim.placement import Placement
-from zofc.recipe import Backbone as BackboneRecipe
-from zofc.recipe import Group, Recipe, load_recipe
+from zofc.recipe import BackboneSettings, Group, Recipe, load_recipe
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import open_stream
 from zofc.training.runs import start_run, train
@@ -66,7 +65,7 @@ def test_fp32_updates_on_the_embedded_backbone_point_where_float64_points(chunk:
     x = torch.randn(16, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(16) % 4
     for dtype in (torch.float64, torch.float32):
-        backbone: Backbone = load_backbone(BackboneRecipe())
+        backbone: Backbone = load_backbone(BackboneSettings())
         backbone.vit.to(dtype)
         method = get_method("adapter")(backbone, Recipe(seed=3))
         method.extend(range(4))

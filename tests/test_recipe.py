@@ -13,8 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zofc.errors import RecipeError
-from zofc.recipe import Group, Recipe, Views, change_recipe, dump_recipe, load_recipe, recipe_names, recipe_presets
-from zofc.recipe_settings import settings as all_settings
+from zofc.recipe import (
+    Group,
+    Recipe,
+    ViewSettings,
+    change_recipe,
+    dump_recipe,
+    load_recipe,
+    recipe_names,
+    recipe_presets,
+)
+from zofc.recipe.settings import list_settings
 from zofc.report.runs import flat
 
 Write = Callable[[str, str], str]
@@ -142,7 +151,7 @@ def test_leading_zeros_do_not_mean_octal() -> None:
 
 def test_integers_serve_as_floats_and_lists_as_tuples(write: Write) -> None:
     recipe = load_recipe(write("a.yaml", "views: {scale: [0.5, 1]}\noptimize: {peft: {clip: 2}}"))
-    assert recipe.views == Views(scale=(0.5, 1.0))
+    assert recipe.views == ViewSettings(scale=(0.5, 1.0))
     assert isinstance(recipe.optimize["peft"].clip, float)
 
 
@@ -349,8 +358,8 @@ def test_an_overlay_that_is_not_chosen_need_not_fit_the_users_values(write: Writ
 
 
 def test_every_setting_has_a_name_of_its_own_and_a_description() -> None:
-    found = {setting.key: setting for setting in all_settings()}
-    assert len(found) == len(list(all_settings())) and all(one.description and one.values for one in found.values())
+    found = {setting.key: setting for setting in list_settings()}
+    assert len(found) == len(list(list_settings())) and all(one.description and one.values for one in found.values())
     assert found["optimize.<group>.lr"].values == "number ≥ 0" and found["optimize.<group>.lr"].default == "0.01"
     assert found["data.first"].values == "integer > 0 or null" and found["data.first"].default == "null"
     assert found["views.scale"].values == "list of 2 numbers" and found["views.scale"].default == "[0.05, 1]"
@@ -359,7 +368,7 @@ def test_every_setting_has_a_name_of_its_own_and_a_description() -> None:
 
 
 def test_every_key_of_a_written_recipe_is_a_setting() -> None:
-    known = {setting.key for setting in all_settings()}
+    known = {setting.key for setting in list_settings()}
     recipe = load_recipe("zofc/cifar100-inc5").model_dump()
     groups = recipe.pop("optimize")
     keys = set(flat(recipe)) | {f"optimize.<group>.{key}" for key in groups["peft"]}

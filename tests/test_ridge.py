@@ -16,8 +16,7 @@ from zofc.errors import DataError, RecipeError
 from zofc.methods import get_method, ridge
 from zofc.model.backbone import Backbone
 from zofc.model.ridge import BYTES, STRENGTHS, RidgeHead, best_strength, regressors, solve
-from zofc.recipe import Data, Head, Method, Recipe, Ridge
-from zofc.recipe import Peft as PeftRecipe
+from zofc.recipe import DataSettings, HeadSettings, MethodSettings, PeftSettings, Recipe, Ridge
 from zofc.training.runs import start_run, train
 
 CPU = torch.device("cpu")
@@ -136,7 +135,7 @@ def halves(images: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def learner(tiny: Backbone, images: Tensor, **settings: int) -> ridge.Ridge:
-    made = get_method("ridge")(tiny, Recipe(seed=3, method=Method(name="ridge"), ridge=Ridge(**settings)))
+    made = get_method("ridge")(tiny, Recipe(seed=3, method=MethodSettings(name="ridge"), ridge=Ridge(**settings)))
     assert isinstance(made, ridge.Ridge) and made.groups() == {}
     for start in (0, 2):
         made.extend(range(start, start + 2))
@@ -173,7 +172,7 @@ def test_the_seed_decides_the_projection_and_the_images_held_out(tiny: Backbone,
 
 
 def test_a_task_without_images_is_refused(tiny: Backbone) -> None:
-    made = get_method("ridge")(tiny, Recipe(method=Method(name="ridge")))
+    made = get_method("ridge")(tiny, Recipe(method=MethodSettings(name="ridge")))
     made.extend(range(2))
     with pytest.raises(DataError, match="no training images"):
         made.end_task(lambda: [])
@@ -193,8 +192,8 @@ def test_a_run_on_glyphs_learns_in_closed_form(tiny_recipe: Callable[..., Recipe
 @pytest.mark.parametrize("name", ["classifier", "adapter", "aper"])
 def test_a_regression_may_answer_for_methods_that_adapt_features(tiny: Backbone, images: Tensor, name: str) -> None:
     """Its sums are those of the method's own features, task by task; the answer is theirs, also when restored."""
-    peft = PeftRecipe(kind="adaptformer" if name == "aper" else "adapter", blocks="first 2")
-    made = Recipe(seed=3, method=Method(name=name, readout="ridge"), peft=peft)
+    peft = PeftSettings(kind="adaptformer" if name == "aper" else "adapter", blocks="first 2")
+    made = Recipe(seed=3, method=MethodSettings(name=name, readout="ridge"), peft=peft)
     method = get_method(name)(tiny, made)
     shown, answers = [], []
     for task in range(2):
@@ -220,9 +219,9 @@ def test_a_regression_may_answer_for_methods_that_adapt_features(tiny: Backbone,
 @pytest.mark.parametrize("name", ["lae", "l2p", "coda", "ease", "inflora"])
 def test_methods_with_an_answer_of_their_own_refuse_a_regression(name: str) -> None:
     made = Recipe(
-        method=Method(name=name, readout="ridge"),
-        data=Data(classes=10, increment=5),
-        head=Head(kind="cosine" if name == "ease" else "linear"),
+        method=MethodSettings(name=name, readout="ridge"),
+        data=DataSettings(classes=10, increment=5),
+        head=HeadSettings(kind="cosine" if name == "ease" else "linear"),
     )
     with pytest.raises(RecipeError, match=r"method\.readout: .*rule of its own"):
         get_method(name).check(made, [5, 5])

@@ -15,11 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from rate_search import chosen, families
-from zofc import __version__, paper, recipe_files
+from zofc import __version__, paper
 from zofc.analysis.cost import cost
 from zofc.cli import app
 from zofc.errors import RecipeError, RunError
-from zofc.recipe import Recipe, change_recipe, load_recipe, recipe_names
+from zofc.recipe import Recipe, change_recipe, files, load_recipe, recipe_names
 from zofc.report.tables import Grid
 from zofc.studies import export, figures, jobs, reproduce, tables
 from zofc.studies import forecast as forecasts
@@ -122,7 +122,7 @@ def test_changes_lie_over_the_scale() -> None:
 def test_a_plan_is_made_of_files_that_are_each_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = reproduce.Plan(tuple(STUDIES.values()), get_scale("small"), (1,), PAPERS, ("data.per_class=3",), Path())
     before = list(chosen.distinct)
-    monkeypatch.delattr(recipe_files, "read_text")
+    monkeypatch.delattr(files, "read_text")
     assert list(replace(chosen).distinct) == before
 
 

@@ -15,19 +15,20 @@ from zofc.methods.lae import LearnAccumulateEnsemble
 from zofc.model.backbone import Backbone
 from zofc.optim.placement import Placement
 from zofc.recipe import Ease as EaseRecipe
-from zofc.recipe import Group, Head, Lae, Peft, Recipe
-from zofc.recipe import Method as MethodRecipe
+from zofc.recipe import Group, HeadSettings, Lae, MethodSettings, PeftSettings, Recipe
 
 
 def recipe(name: str, variant: str = "official", head: str = "cosine", **sections: object) -> Recipe:
     peft = (
-        Peft(kind="adaptformer", blocks="all") if name in ("aper", "ease") else Peft(blocks="first 2", scale="learned")
+        PeftSettings(kind="adaptformer", blocks="all")
+        if name in ("aper", "ease")
+        else PeftSettings(blocks="first 2", scale="learned")
     )
     return Recipe(
         seed=3,
-        method=MethodRecipe(name=name, variant=variant),  # type: ignore[arg-type]
+        method=MethodSettings(name=name, variant=variant),  # type: ignore[arg-type]
         peft=peft.model_copy(update={"beside": "attention"}),
-        head=Head(kind=head),  # type: ignore[arg-type]
+        head=HeadSettings(kind=head),  # type: ignore[arg-type]
         **sections,  # type: ignore[arg-type]
     )
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from zofc.errors import RecipeError
-from zofc.recipe import Recipe, Training
+from zofc.recipe import Recipe, TrainingSettings
 from zofc.training.device import set_up
 from zofc.training.events import Events
 from zofc.training.incremental_model import IncrementalModel
@@ -24,7 +24,7 @@ OnProgress = Callable[[str], None]
 
 
 @contextmanager
-def torch_settings(device: torch.device, settings: Training) -> Iterator[None]:
+def torch_settings(device: torch.device, settings: TrainingSettings) -> Iterator[None]:
     """The process set up as for a run, and afterwards as it was."""
     cudnn, deterministic = torch.backends.cudnn, torch.utils.deterministic
     threads, products = torch.get_num_threads(), torch.get_float32_matmul_precision()

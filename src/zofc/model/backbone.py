@@ -22,7 +22,7 @@ from zofc import seeds
 from zofc.errors import RecipeError, WeightsError, nearest
 from zofc.model import vit as walking
 from zofc.model.vit import STARTED, Inserts, Place, State
-from zofc.recipe import Backbone as BackboneRecipe
+from zofc.recipe import BackboneSettings
 
 EMBEDDED = "embedded"
 START = Place(0, STARTED)
@@ -106,7 +106,7 @@ PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat
 
 
 def load_backbone(
-    recipe: BackboneRecipe,
+    recipe: BackboneSettings,
     seed: int = 0,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
@@ -132,7 +132,7 @@ def load_backbone(
     return replace(found, recompute=recompute, compiled=compiled)
 
 
-def _from_timm(recipe: BackboneRecipe, seed: int) -> Backbone:
+def _from_timm(recipe: BackboneSettings, seed: int) -> Backbone:
     if not timm.is_model(recipe.name):
         known = timm.list_models("vit_*") + timm.list_models("deit_*") + [EMBEDDED]
         raise RecipeError(f"backbone.name: no timm model '{recipe.name}'{nearest(recipe.name, known)}")
@@ -171,13 +171,13 @@ def _find(path: Path) -> Path:
     return found
 
 
-def _from_file(path: Path, recipe: BackboneRecipe) -> Backbone:
+def _from_file(path: Path, recipe: BackboneSettings) -> Backbone:
     if recipe.checksum and (found := _sha256(path)) != recipe.checksum.lower():
         raise WeightsError(f"backbone.checksum: {path} has sha256 {found}, the recipe expects {recipe.checksum}")
     return _from_npz(path, recipe) if path.suffix == ".npz" else _from_safetensors(path, recipe, str(path))
 
 
-def _from_safetensors(path: Path, recipe: BackboneRecipe, name: str) -> Backbone:
+def _from_safetensors(path: Path, recipe: BackboneSettings, name: str) -> Backbone:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -190,7 +190,7 @@ def _from_safetensors(path: Path, recipe: BackboneRecipe, name: str) -> Backbone
     return Backbone(walking.check_known(vit), name, _sha256(path), mean, std)
 
 
-def _from_npz(path: Path, recipe: BackboneRecipe) -> Backbone:
+def _from_npz(path: Path, recipe: BackboneSettings) -> Backbone:
     vit, mean, std = _empty(path, {}, recipe)
     try:
         with np.load(path, allow_pickle=False) as arrays:
@@ -205,7 +205,7 @@ def _from_npz(path: Path, recipe: BackboneRecipe) -> Backbone:
 
 
 def _empty(
-    path: Path, metadata: dict[str, str], recipe: BackboneRecipe
+    path: Path, metadata: dict[str, str], recipe: BackboneSettings
 ) -> tuple[VisionTransformer, tuple[float, ...], tuple[float, ...]]:
     """A ViT of the geometry that the file (or the recipe) states, with its mean and std."""
     if recipe.architecture:

@@ -11,9 +11,9 @@ from zofc.model.adapter import Adapter, parse_blocks
 from zofc.model.attention_peft import KeyValueLora, PrefixTokens
 from zofc.model.backbone import Backbone
 from zofc.model.peft_base import PeftModule
-from zofc.recipe import Peft
+from zofc.recipe import PeftSettings
 
-Maker = Callable[[Peft, Backbone, tuple[int, ...], torch.Generator], PeftModule]
+Maker = Callable[[PeftSettings, Backbone, tuple[int, ...], torch.Generator], PeftModule]
 PEFTS: dict[str, Maker] = {}
 
 
@@ -26,30 +26,36 @@ def peft(name: str) -> Callable[[Maker], Maker]:
 
 
 @peft("adapter")
-def _adapter(recipe: Peft, backbone: Backbone, blocks: tuple[int, ...], generator: torch.Generator) -> PeftModule:
+def _adapter(
+    recipe: PeftSettings, backbone: Backbone, blocks: tuple[int, ...], generator: torch.Generator
+) -> PeftModule:
     scale = None if recipe.scale == "learned" else recipe.scale
     return Adapter(backbone.width, blocks, recipe.rank, scale, generator, place=f"beside_{recipe.beside}")
 
 
 @peft("adaptformer")
-def _adaptformer(recipe: Peft, backbone: Backbone, blocks: tuple[int, ...], generator: torch.Generator) -> PeftModule:
+def _adaptformer(
+    recipe: PeftSettings, backbone: Backbone, blocks: tuple[int, ...], generator: torch.Generator
+) -> PeftModule:
     scale = None if recipe.scale == "learned" else recipe.scale
     return Adapter(backbone.width, blocks, recipe.rank, scale, generator, "across_mlp", "relu", recipe.dropout)
 
 
 @peft("lora")
-def _lora(recipe: Peft, backbone: Backbone, blocks: tuple[int, ...], generator: torch.Generator) -> PeftModule:
+def _lora(recipe: PeftSettings, backbone: Backbone, blocks: tuple[int, ...], generator: torch.Generator) -> PeftModule:
     if recipe.scale == "learned":
         raise RecipeError("peft.scale: the scale of LoRA is a number, not learned")
     return KeyValueLora(backbone.width, blocks, recipe.rank, recipe.scale, generator)
 
 
 @peft("prefix")
-def _prefix(recipe: Peft, backbone: Backbone, blocks: tuple[int, ...], generator: torch.Generator) -> PeftModule:
+def _prefix(
+    recipe: PeftSettings, backbone: Backbone, blocks: tuple[int, ...], generator: torch.Generator
+) -> PeftModule:
     return PrefixTokens(backbone.width, blocks, recipe.length, recipe.compensated, generator)
 
 
-def make_peft(recipe: Peft, backbone: Backbone, generator: torch.Generator) -> PeftModule:
+def make_peft(recipe: PeftSettings, backbone: Backbone, generator: torch.Generator) -> PeftModule:
     """The module that a recipe names, on the backbone's device."""
     if recipe.kind not in PEFTS:
         raise RecipeError(f"peft.kind: unknown module '{recipe.kind}'{nearest(recipe.kind, PEFTS)}")

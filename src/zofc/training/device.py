@@ -14,7 +14,7 @@ import torch
 
 import zofc
 from zofc.errors import RecipeError, nearest
-from zofc.recipe import Training
+from zofc.recipe import TrainingSettings
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydantic", "pyarrow")
 
@@ -34,7 +34,7 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def set_up(device: torch.device, settings: Training) -> None:
+def set_up(device: torch.device, settings: TrainingSettings) -> None:
     """Threads, precision of products and choice of kernels as asked, for the whole process."""
     if settings.threads:
         torch.set_num_threads(settings.threads)

@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from zofc.recipe import Recipe
+from zofc.recipe.schema import Recipe
 
 WORDS = {int: "integer", float: "number", str: "text", bool: "true, false", NoneType: "null"}
 BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤", "multiple_of": "multiple of"}
 
 
 @dataclass(frozen=True)
-class Setting:
+class SettingInfo:
     key: str  # optimize.<group>.lr
     values: str  # what it may be
     default: str
@@ -28,18 +28,18 @@ class Setting:
         return pattern.casefold() in f"{self.key}\n{self.description}".casefold()
 
 
-def settings(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[Setting]:
+def list_settings(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[SettingInfo]:
     """Those of a model and of the models in it, in their order; `<group>` stands for any name."""
     for name, field in model.model_fields.items():
         inner, step = _inner(field.annotation)
         if inner is not None:
-            yield from settings(inner, f"{prefix}{name}.{step}")
+            yield from list_settings(inner, f"{prefix}{name}.{step}")
             continue
         default = "none" if field.is_required() else _written(field.default)
-        yield Setting(prefix + name, _values(field.annotation, field.metadata), default, field.description or "")
+        yield SettingInfo(prefix + name, _values(field.annotation, field.metadata), default, field.description or "")
 
 
-def section(key: str) -> str:
+def describe_section(key: str) -> str:
     """What the part of a recipe that a setting belongs to is about."""
     name, inside, _ = key.partition(".")
     inner, _ = _inner(Recipe.model_fields[name].annotation) if inside else (Recipe, "")

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from zofc.errors import nearest
-from zofc.recipe_files import Key, Layer, Problem, Value, shown
+from zofc.recipe.layers import Key, Layer, Problem, Value, quote
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -31,22 +31,22 @@ EXPECTED = {
 }
 
 
-def check(model: type[Model], layer: Layer) -> tuple[Model | None, list[Problem]]:
+def validate(model: type[Model], layer: Layer) -> tuple[Model | None, list[Problem]]:
     """The layer as a model, or all that is wrong with it."""
     try:
         return model.model_validate(layer.values), []
     except ValidationError as failure:
-        return None, list(explain(model, layer, failure.errors(include_url=False)))
+        return None, list(explain_errors(model, layer, failure.errors(include_url=False)))
 
 
-def explain(model: type[BaseModel], layer: Layer, errors: list[ErrorDetails]) -> Iterator[Problem]:
+def explain_errors(model: type[BaseModel], layer: Layer, errors: list[ErrorDetails]) -> Iterator[Problem]:
     """pydantic's findings, one per key: what the members of a union would accept is joined by `or`."""
     expected: dict[Key, list[str]] = {}
     for error in errors:
         loc, kind, context = error["loc"], error["type"], error.get("ctx", {})
-        key = located(loc, layer.values)
+        key = locate(loc, layer.values)
         if kind == "extra_forbidden":
-            known = [*known_keys(model, loc[:-1]), *(() if loc[:-1] else ("extends", "presets"))]
+            known = [*keys_of(model, loc[:-1]), *(() if loc[:-1] else ("extends", "presets"))]
             yield layer.problem(loc, f"unknown key{nearest(str(loc[-1]), known)}")
         elif kind == "missing" and isinstance(loc[-1], str):
             parent = layer.origin(key)
@@ -61,8 +61,8 @@ def explain(model: type[BaseModel], layer: Layer, errors: list[ErrorDetails]) ->
     for key, wishes in expected.items():
         if any(other[: len(key)] == key and other != key for other in expected):
             continue  # an entry of this list is wrong, which says more than that the list is not text
-        value = at(layer.values, key)
-        text = f"expected {' or '.join(dict.fromkeys(wishes))}, got {shown(value)}"
+        value = value_at(layer.values, key)
+        text = f"expected {' or '.join(dict.fromkeys(wishes))}, got {quote(value)}"
         if wishes == ["text"] and isinstance(value, (bool, int, float)):
             text += "; in quotes it would be text"
         if wishes == ["a list"] and isinstance(value, str):
@@ -70,7 +70,7 @@ def explain(model: type[BaseModel], layer: Layer, errors: list[ErrorDetails]) ->
         yield layer.problem(key, text)
 
 
-def located(loc: Key, values: Value) -> Key:
+def locate(loc: Key, values: Value) -> Key:
     """The parts of pydantic's location that lead through the values; others name members of a union."""
     key: list[str | int] = []
     for part in loc:
@@ -84,20 +84,20 @@ def located(loc: Key, values: Value) -> Key:
     return tuple(key)
 
 
-def at(values: Value, key: Key) -> Value:
+def value_at(values: Value, key: Key) -> Value:
     found: Any = values
     for part in key:
         found = found[part]
     return found  # type: ignore[no-any-return]
 
 
-def known_keys(kind: Any, key: Key) -> list[str]:
+def keys_of(kind: Any, key: Key) -> list[str]:
     """The keys that the type `kind` knows in the mapping at `key`."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         if not key:
             return list(kind.model_fields)
         inner = kind.model_fields.get(str(key[0]))
-        return known_keys(inner.annotation, key[1:]) if inner else []
+        return keys_of(inner.annotation, key[1:]) if inner else []
     if get_origin(kind) is dict:
-        return known_keys(get_args(kind)[1], key[1:])
-    return next((names for option in get_args(kind) if (names := known_keys(option, key))), [])
+        return keys_of(get_args(kind)[1], key[1:])
+    return next((names for option in get_args(kind) if (names := keys_of(option, key))), [])

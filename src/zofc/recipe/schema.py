@@ -10,24 +10,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from zofc.errors import RecipeError, nearest
-from zofc.recipe_check import check
-from zofc.recipe_files import (
-    FILE_KEYS,
-    Layer,
-    Problem,
-    is_block,
-    read_files,
-    read_overrides,
-    shipped,
-    shown,
-    write_yaml,
-)
+from zofc.recipe.layers import quote
 
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
@@ -43,7 +30,7 @@ def size_in_bytes(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b", text.strip().lower())
     size = int(float(found[1]) * (1024 if found[3] else 1000) ** (1 + "kmgt".index(found[2]))) if found else 0
     if not size:
-        raise ValueError(f"expected a size such as 400MB or 1.5GiB, or auto, got {shown(text)}")
+        raise ValueError(f"expected a size such as 400MB or 1.5GiB, or auto, got {quote(text)}")
     return size
 
 
@@ -53,7 +40,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-class Views(Strict):
+class ViewSettings(Strict):
     """How images become model inputs; sizes follow the backbone (crop s, resize s·256/224)."""
 
     augment: Literal["crop-flip", "none"] = Field("crop-flip", description="none: the test view also in training")
@@ -77,7 +64,7 @@ class Views(Strict):
         return value
 
 
-class Data(Strict):
+class DataSettings(Strict):
     """Which images, in which order, in which tasks."""
 
     source: str = Field("glyphs", description="glyphs, cifar100, imagenet-r, domainnet, folder:PATH, parquet:PATH")
@@ -112,7 +99,7 @@ class Data(Strict):
         return 1 + math.ceil(rest / self.increment)
 
 
-class Backbone(Strict):
+class BackboneSettings(Strict):
     """The frozen vision transformer."""
 
     name: str = Field(
@@ -128,7 +115,7 @@ class Backbone(Strict):
         return PAPER_BACKBONE in (self.name, self.architecture)
 
 
-class Peft(Strict):
+class PeftSettings(Strict):
     """The small module beside the frozen blocks."""
 
     kind: str = Field("adapter", description="adapter, adaptformer, lora, prefix")
@@ -143,13 +130,13 @@ class Peft(Strict):
     compensated: bool = Field(True, description="prefix: the attention paid to it sums to one")
 
 
-class Head(Strict):
+class HeadSettings(Strict):
     """The classifier, which grows with the classes."""
 
     kind: Literal["cosine", "linear"] = Field("cosine", description="cosine: of feature and row, with a learned scale")
 
 
-class Method(Strict):
+class MethodSettings(Strict):
     """What is trained and what the loss is."""
 
     name: str = Field("adapter", description="one of `zofc list methods`")
@@ -250,7 +237,7 @@ class Group(Strict):
         return value
 
 
-class Training(Strict):
+class TrainingSettings(Strict):
     """How a run is made: batches, device, precision, memory, logs."""
 
     batch_size: Positive = Field(48, description="images of a training step")
@@ -292,7 +279,7 @@ class Training(Strict):
         return value
 
 
-class Paper(Strict):
+class PaperCell(Strict):
     """Which printed numbers a recipe reproduces, so that `compare` can show ours minus the paper's."""
 
     table: str = Field(description="main, inc10, …: a table of zofc/paper.json")
@@ -309,12 +296,12 @@ class Recipe(Strict):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
         1993, description="of class order, splits, initial values, batches, views and directions"
     )
-    method: Method = Method()
-    backbone: Backbone = Backbone()
-    data: Data = Data()
-    views: Views = Views()
-    peft: Peft = Peft()
-    head: Head = Head()
+    method: MethodSettings = MethodSettings()
+    backbone: BackboneSettings = BackboneSettings()
+    data: DataSettings = DataSettings()
+    views: ViewSettings = ViewSettings()
+    peft: PeftSettings = PeftSettings()
+    head: HeadSettings = HeadSettings()
     lae: Lae = Lae()
     l2p: L2p = L2p()
     coda: Coda = Coda()
@@ -322,113 +309,11 @@ class Recipe(Strict):
     inflora: InfLora = InfLora()
     ridge: Ridge = Ridge()
     optimize: dict[str, Group] = Field(default_factory=dict)
-    training: Training = Training()
-    paper: Paper | None = None
+    training: TrainingSettings = TrainingSettings()
+    paper: PaperCell | None = None
 
     @field_validator("optimize")
     @classmethod
     def _sorted(cls, groups: dict[str, Group]) -> dict[str, Group]:
         """In the order of their names, so that equal recipes are equal in every respect."""
         return dict(sorted(groups.items()))
-
-
-def recipe_names() -> list[str]:
-    """The shipped recipes; building blocks are left out."""
-    return [name for name in shipped() if not is_block(name)]
-
-
-def recipe_presets(name_or_path: str) -> list[str]:
-    """The presets a recipe can be loaded with."""
-    return _available(read_files(name_or_path))
-
-
-def load_recipe(name_or_path: str, overrides: str | Sequence[str] = ()) -> Recipe:
-    """A shipped recipe by name or a file by path, with `dotted.key=value` overrides, whole and validated."""
-    return _built(read_files(name_or_path), read_overrides(overrides))
-
-
-def change_recipe(recipe: Recipe, overrides: str | Sequence[str]) -> Recipe:
-    """A recipe with overrides over it, checked as those of a file are."""
-    if not overrides:
-        return recipe
-    written = Layer(recipe.name, {**recipe.model_dump(), "resolved": recipe.preset})
-    return _built(written, read_overrides(overrides))
-
-
-def _built(written: Layer, changes: Layer) -> Recipe:
-    problems = [*written.problems, *changes.problems, *_overlay_problems(written)]
-    problems += _choice_problems(written, changes)
-    chosen = (written | changes).values.get("preset", "paper")
-    recipe, found = check(Recipe, _overlaid(written, str(chosen), changes))
-    problems += [problem for problem in found if problem.key != ("preset",)]
-    for preset in PRESETS:  # a mistake in an overlay should not wait until somebody chooses it
-        if preset != chosen and preset in written.part("presets").values:
-            problems += _mistakes(written, preset, changes)
-    if problems or recipe is None:
-        raise RecipeError("\n".join(dict.fromkeys(map(str, _by_place(problems)))))
-    return recipe
-
-
-def dump_recipe(recipe: Recipe) -> str:
-    """Every value, defaults included, as a file that loads to the same recipe."""
-    text = write_yaml(recipe.model_dump())
-    return f"{text}resolved: {recipe.preset}  # the preset whose values are written above\n"
-
-
-def _overlaid(written: Layer, preset: str, changes: Layer) -> Layer:
-    return written.without(*FILE_KEYS) | _overlay(written, preset) | changes
-
-
-def _overlay(written: Layer, preset: str) -> Layer:
-    return written.part("presets", preset).without("preset", *FILE_KEYS)
-
-
-def _mistakes(written: Layer, preset: str, changes: Layer) -> Iterator[Problem]:
-    """What is wrong in an overlay whatever lies below it: one that is not chosen need not fit the user's values."""
-    alone = {problem.key for problem in check(Recipe, _overlay(written, preset))[1]}
-    for problem in check(Recipe, _overlaid(written, preset, changes))[1]:
-        if problem.key in alone and problem.key[:1] == ("presets",):
-            yield problem
-
-
-def _available(written: Layer) -> list[str]:
-    plain = written.values.get("resolved", "paper")  # what the file holds without any overlay
-    return [name for name in PRESETS if name == plain or name in written.part("presets").values]
-
-
-def _by_place(problems: Iterable[Problem]) -> list[Problem]:
-    return sorted(problems, key=lambda problem: (problem.file, problem.line or 0))
-
-
-def _overlay_problems(written: Layer) -> Iterator[Problem]:
-    """What is wrong with the shape of `presets`; what the overlays hold is checked with the rest."""
-    presets = written.values.get("presets")
-    if presets is None:
-        return
-    if not isinstance(presets, dict):
-        yield written.problem(("presets",), f"expected names of presets with overlays, got {shown(presets)}")
-        return
-    for name, overlay in presets.items():
-        if name not in PRESETS:
-            yield written.problem(("presets", name), f"unknown preset{nearest(name, PRESETS)}")
-        elif overlay is not None and not isinstance(overlay, dict):
-            yield written.problem(("presets", name), f"expected keys with values, got {shown(overlay)}")
-        else:
-            for key in ("preset", *FILE_KEYS):
-                if key in (overlay or {}):
-                    yield written.problem(("presets", name, key), "belongs at the top level of a file")
-
-
-def _choice_problems(written: Layer, changes: Layer) -> Iterator[Problem]:
-    """A preset must be one the recipe has an overlay for, or the one whose values it holds without any."""
-    both = written | changes
-    chosen, plain = both.values.get("preset", "paper"), written.values.get("resolved", "paper")
-    available = _available(written)
-    if plain not in PRESETS:
-        text = f"expected one of {', '.join(PRESETS)}, got {shown(plain)}"
-        yield written.problem(("resolved",), text)
-    elif chosen not in PRESETS:
-        yield both.problem(("preset",), f"unknown preset {shown(chosen)}{nearest(str(chosen), PRESETS)}")
-    elif chosen not in available:
-        text = f"this recipe has no preset '{chosen}', only: {', '.join(available)}"
-        yield both.problem(("preset",), text)

@@ -1,0 +1,118 @@
+"""From files, presets and overrides to a validated recipe, and back to a file.
+
+A preset is an overlay (`presets: {NAME: ...}`) chosen with `preset=NAME`. It lies over everything the files say, and
+the command line lies over the overlay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from zofc.errors import RecipeError, nearest
+from zofc.recipe.check import validate
+from zofc.recipe.files import is_block, read_files, shipped_files
+from zofc.recipe.layers import Layer, Problem, quote
+from zofc.recipe.parse import FILE_KEYS, read_overrides, write_yaml
+from zofc.recipe.schema import PRESETS, Recipe
+
+
+def recipe_names() -> list[str]:
+    """The shipped recipes; building blocks are left out."""
+    return [name for name in shipped_files() if not is_block(name)]
+
+
+def recipe_presets(name_or_path: str) -> list[str]:
+    """The presets a recipe can be loaded with."""
+    return _available(read_files(name_or_path))
+
+
+def load_recipe(name_or_path: str, overrides: str | Sequence[str] = ()) -> Recipe:
+    """A shipped recipe by name or a file by path, with `dotted.key=value` overrides, whole and validated."""
+    return _built(read_files(name_or_path), read_overrides(overrides))
+
+
+def change_recipe(recipe: Recipe, overrides: str | Sequence[str]) -> Recipe:
+    """A recipe with overrides over it, checked as those of a file are."""
+    if not overrides:
+        return recipe
+    written = Layer(recipe.name, {**recipe.model_dump(), "resolved": recipe.preset})
+    return _built(written, read_overrides(overrides))
+
+
+def _built(written: Layer, changes: Layer) -> Recipe:
+    problems = [*written.problems, *changes.problems, *_overlay_problems(written)]
+    problems += _choice_problems(written, changes)
+    chosen = (written | changes).values.get("preset", "paper")
+    recipe, found = validate(Recipe, _overlaid(written, str(chosen), changes))
+    problems += [problem for problem in found if problem.key != ("preset",)]
+    for preset in PRESETS:  # a mistake in an overlay should not wait until somebody chooses it
+        if preset != chosen and preset in written.part("presets").values:
+            problems += _mistakes(written, preset, changes)
+    if problems or recipe is None:
+        raise RecipeError("\n".join(dict.fromkeys(map(str, _by_place(problems)))))
+    return recipe
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """Every value, defaults included, as a file that loads to the same recipe."""
+    text = write_yaml(recipe.model_dump())
+    return f"{text}resolved: {recipe.preset}  # the preset whose values are written above\n"
+
+
+def _overlaid(written: Layer, preset: str, changes: Layer) -> Layer:
+    return written.without(*FILE_KEYS) | _overlay(written, preset) | changes
+
+
+def _overlay(written: Layer, preset: str) -> Layer:
+    return written.part("presets", preset).without("preset", *FILE_KEYS)
+
+
+def _mistakes(written: Layer, preset: str, changes: Layer) -> Iterator[Problem]:
+    """What is wrong in an overlay whatever lies below it: one that is not chosen need not fit the user's values."""
+    alone = {problem.key for problem in validate(Recipe, _overlay(written, preset))[1]}
+    for problem in validate(Recipe, _overlaid(written, preset, changes))[1]:
+        if problem.key in alone and problem.key[:1] == ("presets",):
+            yield problem
+
+
+def _available(written: Layer) -> list[str]:
+    plain = written.values.get("resolved", "paper")  # what the file holds without any overlay
+    return [name for name in PRESETS if name == plain or name in written.part("presets").values]
+
+
+def _by_place(problems: Iterable[Problem]) -> list[Problem]:
+    return sorted(problems, key=lambda problem: (problem.file, problem.line or 0))
+
+
+def _overlay_problems(written: Layer) -> Iterator[Problem]:
+    """What is wrong with the shape of `presets`; what the overlays hold is checked with the rest."""
+    presets = written.values.get("presets")
+    if presets is None:
+        return
+    if not isinstance(presets, dict):
+        yield written.problem(("presets",), f"expected names of presets with overlays, got {quote(presets)}")
+        return
+    for name, overlay in presets.items():
+        if name not in PRESETS:
+            yield written.problem(("presets", name), f"unknown preset{nearest(name, PRESETS)}")
+        elif overlay is not None and not isinstance(overlay, dict):
+            yield written.problem(("presets", name), f"expected keys with values, got {quote(overlay)}")
+        else:
+            for key in ("preset", *FILE_KEYS):
+                if key in (overlay or {}):
+                    yield written.problem(("presets", name, key), "belongs at the top level of a file")
+
+
+def _choice_problems(written: Layer, changes: Layer) -> Iterator[Problem]:
+    """A preset must be one the recipe has an overlay for, or the one whose values it holds without any."""
+    both = written | changes
+    chosen, plain = both.values.get("preset", "paper"), written.values.get("resolved", "paper")
+    available = _available(written)
+    if plain not in PRESETS:
+        text = f"expected one of {', '.join(PRESETS)}, got {quote(plain)}"
+        yield written.problem(("resolved",), text)
+    elif chosen not in PRESETS:
+        yield both.problem(("preset",), f"unknown preset {quote(chosen)}{nearest(str(chosen), PRESETS)}")
+    elif chosen not in available:
+        text = f"this recipe has no preset '{chosen}', only: {', '.join(available)}"
+        yield both.problem(("preset",), text)
