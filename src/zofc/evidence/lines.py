@@ -1,0 +1,138 @@
+"""The learners that the grids train, as data: a recipe family with changes, and which learning rates are searched.
+
+Every line is trained in bf16, zeroth-order groups by forward gradients (what `zofc reproduce --fast` does). Rates are
+absolute: they belong to a backbone and come from `python -m zofc.evidence rates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from zofc.errors import RecipeError, nearest
+from zofc.recipe import Recipe, change_recipe, load_recipe
+from zofc.studies.catalogue import Line
+from zofc.studies.scale import get_scale
+from zofc.studies.settings import SETTINGS
+
+RATES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
+HIGHER = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of classifiers on normalised features
+LOWER = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03)  # of Adam
+BOTH = ("peft", "head")
+WIDE = "ridge.projection=8192"
+READOUT = ("method.readout=ridge", WIDE)  # closed form, in place of the trained classifier
+PER_IMAGE = ("optimize.peft.per=image", "optimize.peft.queries=1")
+
+
+@dataclass(frozen=True)
+class GridLine(Line):
+    """A line of a grid. The groups in `scan` share one searched rate; a line that scans none takes the rates of
+    `rates_of`. A classifier that is not scanned has the rate that did best for the line `head_of`; in a hybrid it is
+    trained as that line's altogether."""
+
+    scan: tuple[str, ...] = ()
+    rates: tuple[float, ...] = RATES
+    rates_of: str = ""
+    head_of: str = ""
+    hybrid: bool = False
+
+
+def _orders(name: str, title: str, first: tuple[float, ...] = RATES) -> dict[str, GridLine]:
+    """A method under both orders, titled as in the studies; `first` are the rates of its first-order row."""
+    return {
+        f"{name}-fo": GridLine(f"{title}, FO", f"{name}-fo", scan=BOTH, rates=first),
+        f"{name}-zo": GridLine(f"{title}, ZO", f"{name}-zo", scan=BOTH),
+    }
+
+
+def _placements(name: str, title: str) -> dict[str, GridLine]:
+    """A method that is trained with Adam, under both orders and with ZO-FC's placement."""
+    mixed = f"{title}, ZO module + FO Cls."
+    return {
+        **_orders(name, title, LOWER),
+        f"{name}-hybrid": GridLine(mixed, f"{name}-zo", scan=("peft",), head_of=f"{name}-fo", hybrid=True),
+    }
+
+
+LINES: dict[str, GridLine] = {
+    "simplecil": GridLine("SimpleCIL", "simplecil"),
+    "ridge": GridLine("Ridge regression (not in the paper)", "ridge"),
+    "ridge-wide": GridLine("Ridge on a random projection of 8192 (not in the paper)", "ridge", (WIDE,)),
+    "classifier": GridLine("Learnable Cls., FO", "classifier-fo", scan=("head",), rates=HIGHER),
+    "adapter-fo": GridLine("Adapter + Cls., FO", "adapter-fo", scan=("peft",), head_of="classifier"),
+    "zofc": GridLine("ZO-FC", "zofc", scan=("peft",), head_of="classifier"),
+    "zofc-image": GridLine("ZO-FC, one direction per image", "zofc", PER_IMAGE, scan=("peft",), head_of="classifier"),
+    **_orders("aper", "APER Adapter"),
+    **_orders("ease", "EASE"),
+    "zofc-wide": GridLine("ZO-FC + ridge on 8192", "zofc", READOUT, rates_of="zofc"),
+    "zofc-image-wide": GridLine(
+        "ZO-FC, one direction per image + ridge on 8192", "zofc", (*PER_IMAGE, *READOUT), rates_of="zofc-image"
+    ),
+    "aper-zo-wide": GridLine("APER Adapter, ZO + ridge on 8192", "aper-zo", READOUT, rates_of="aper-zo"),
+    "ranpac": GridLine("RanPAC's recipe: APER Adapter, FO + ridge on 8192", "aper-fo", READOUT, rates_of="aper-fo"),
+    **_placements("lae", "LAE Adapter"),
+    **_placements("l2p", "L2P"),
+    **_placements("coda", "CODA-Prompt"),
+    **_placements("inflora", "InfLoRA"),
+}
+
+
+@dataclass(frozen=True)
+class GridPart:
+    """One part of the evidence: lines in settings, with changes to every recipe."""
+
+    title: str
+    lines: tuple[str, ...]
+    settings: tuple[str, ...]
+    changes: tuple[str, ...] = ()
+
+
+_COMPARED = (
+    "simplecil", "ridge", "ridge-wide", "classifier", "adapter-fo", "zofc", "zofc-image", "aper-fo", "aper-zo",
+    "ease-fo", "zofc-wide", "zofc-image-wide", "aper-zo-wide", "ranpac",
+)  # fmt: skip
+PARTS: dict[str, GridPart] = {
+    "b": GridPart(
+        "CIFAR-100, 100 images a class", _COMPARED, ("cifar100-inc10", "cifar100-inc5"), ("data.per_class=100",)
+    ),
+    "c": GridPart(
+        "CIFAR-100, all images", tuple(name for name in _COMPARED if name != "ease-fo"), ("cifar100-inc10",)
+    ),
+    "d": GridPart("Caltech-101, and PACS by styles", _COMPARED, ("caltech101-inc10", "pacs-styles")),
+    "e": GridPart(
+        "Other methods under both orders and the hybrid placement",
+        (*(f"{name}-{order}" for name in ("lae", "l2p", "coda", "inflora") for order in ("fo", "zo", "hybrid")),
+         "ease-zo"),
+        ("cifar100-inc10",), ("data.per_class=100",),
+    ),
+}  # fmt: skip
+
+
+def get_line(name: str) -> GridLine:
+    """The line of that name on the command line."""
+    if name not in LINES:
+        raise RecipeError(f"--lines: unknown line '{name}'{nearest(name, LINES)}")
+    return LINES[name]
+
+
+def get_part(name: str) -> GridPart:
+    """The part of that letter."""
+    if name not in PARTS:
+        raise RecipeError(f"--part: unknown part '{name}'{nearest(name, PARTS)}")
+    return PARTS[name]
+
+
+def line_recipe(
+    line: GridLine, setting: str, seed: int, rates: Mapping[str, float] | None = None, changes: Sequence[str] = ()
+) -> Recipe:
+    """A line's recipe in a setting with these learning rates of groups; `changes` win over everything."""
+    column = SETTINGS[setting]
+    recipe = load_recipe(f"{line.family}/{column.recipes}", [*column.changes, *line.changes])
+    plans = dict(recipe.optimize)
+    if line.hybrid:
+        plans["head"] = load_recipe(f"{LINES[line.head_of].family}/{column.recipes}").optimize["head"]
+    for group, rate in (rates or {}).items():
+        if plan := plans.get(group):  # a schedule falls to the same share of the rate as before
+            plans[group] = plan.model_copy(update={"lr": rate, "min_lr": plan.min_lr / plan.lr * rate})
+    recipe = recipe.model_copy(update={"seed": seed, "optimize": plans, "title": line.title, "paper": None})
+    return change_recipe(get_scale("paper").faster().apply(recipe), changes)

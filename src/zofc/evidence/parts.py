@@ -1,0 +1,70 @@
+"""Grids of results on one backbone: the parts of `lines.PARTS`, trained with searched rates, stopped and continued."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from zofc.evidence.lines import LINES, GridPart, line_recipe
+from zofc.evidence.rates import SearchedRates, best_rates, rates_of, read_rows
+from zofc.metrics import mean_and_spread
+from zofc.report.tables import NONE, Grid
+from zofc.studies.grid import Cell, collect
+from zofc.studies.jobs import Row
+
+
+def part_cells(
+    part: GridPart, names: Sequence[str], seeds: Sequence[int], changes: Sequence[str], known: SearchedRates | None
+) -> list[Cell]:
+    """A cell for each seed, setting and line, so that whole seeds come first; without `known` the recipes' rates."""
+    cells = []
+    for seed in seeds:
+        for setting in part.settings:
+            for name in names:
+                rates = {} if known is None else rates_of(name, known)
+                recipe = line_recipe(LINES[name], setting, seed, rates, [*part.changes, *changes])
+                cells.append(Cell({"line": LINES[name].title, "setting": setting, "seed": seed}, recipe))
+    return cells
+
+
+def run_part(
+    part: GridPart,
+    names: Sequence[str],
+    seeds: Sequence[int],
+    changes: Sequence[str],
+    rates: Path | None,
+    out: Path,
+    runs: Path,
+    workers: int = 1,
+) -> Grid:
+    """Train what is left of a part and keep its rows in `out`; the table of all that the file has."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    known = None if rates is None else best_rates(read_rows(rates))
+    cells = part_cells(part, names or part.lines, seeds, changes, known)
+    collect(cells, runs, out, {"title": part.title, "changes": [*part.changes, *changes]}, workers)
+    return part_table(read_rows(out))
+
+
+def part_table(rows: Sequence[Row]) -> Grid:
+    """All classes and forgetting of each line in each setting, mean ± standard deviation over seeds."""
+    sound = [row for row in rows if "failed" not in row]
+    settings, titles = (list(dict.fromkeys(row[key] for row in rows)) for key in ("setting", "line"))
+    body = []
+    for title in titles:
+        cells = []
+        for setting in settings:
+            mine = [row for row in sound if (row["line"], row["setting"]) == (title, setting)]
+            cells += [spread([row[key] for row in mine]) for key in ("all_classes", "forgetting")]
+        body.append((title, *cells))
+    headers = ("line", *(f"{name}: {what}" for name in settings for what in ("all classes %", "forgetting")))
+    failures = tuple(f"{row['line']}, {row['setting']}, seed {row['seed']} failed: {row['failed']}" for row in rows
+                     if "failed" in row)  # fmt: skip
+    return Grid(headers, tuple(body), warnings=failures)
+
+
+def spread(values: Sequence[float | None], digits: int = 1) -> str:
+    """Mean ± standard deviation over seeds."""
+    mean, deviation = mean_and_spread([value for value in values if value is not None])
+    if mean is None:
+        return NONE
+    return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")

@@ -1,0 +1,120 @@
+"""Searched learning rates: which recipes are trained, which rate is best, how grids use it, how a search goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zofc.errors import RunError
+from zofc.evidence.lines import HIGHER, LINES, PARTS, RATES, get_part, line_recipe
+from zofc.evidence.parts import part_cells, part_table
+from zofc.evidence.rates import best_rates, rates_table, read_rows, scan_cells, search_rates
+
+SMALL = (
+    "data.source=glyphs", "data.classes=4", "data.increment=2", "data.per_class=3", "data.test_per_class=2",
+    "backbone.name=embedded", "training.device=cpu", "training.workers=0", "optimize.head.epochs=1",
+)  # fmt: skip
+
+
+def row(rate: float, accuracy: float | None, seed: int = 1, line: str = "zofc", head: float = 0.1) -> dict[str, Any]:
+    scores = {"failed": "nan"} if accuracy is None else {"all_classes": accuracy, "forgetting": 8.0}
+    return {"line": LINES[line].title, "rate": rate, "head": head, "seed": seed, **scores}
+
+
+def test_the_best_rate_is_the_best_on_average_over_shared_seeds() -> None:
+    rows = [row(0.01, 50.0), row(0.01, 52.0, 2), row(0.03, 56.0), row(0.03, 44.0, 2), row(0.01, 90.0, 3)]
+    assert best_rates(rows) == {"ZO-FC": {"peft": 0.01, "head": 0.1}}
+
+
+def test_of_equals_the_smaller_rate_is_best_and_what_failed_never() -> None:
+    rows = [row(0.03, 50.0), row(0.01, 50.0), row(0.1, 60.0), row(0.1, None, 2)]
+    assert best_rates(rows)["ZO-FC"]["peft"] == 0.01
+    assert best_rates([row(0.1, None)]) == {}
+
+
+def test_rates_without_a_shared_seed_are_not_compared() -> None:
+    with pytest.raises(RunError, match=r"ZO-FC: no seed was run at all of its rates; give the same --seeds"):
+        best_rates([row(0.01, 50.0), row(0.03, 50.0, 2)])
+
+
+def test_a_best_rate_at_the_end_of_its_range_is_marked() -> None:
+    rows = [row(0.001, 50.0), row(0.01, 60.0), row(0.1, None), *(row(rate, rate, line="aper-fo") for rate in RATES)]
+    zofc, aper = rates_table(rows).rows
+    assert zofc == ("ZO-FC", "", "50.0 / 8.0", "", "60.0 / 8.0", "", "failed", "0.01", "0.1", "")
+    assert aper[-3:] == ("0.1", "0.1", "largest tried")
+
+
+def test_a_scan_changes_one_rate_and_takes_the_classifiers_from_its_own_search() -> None:
+    known = best_rates([row(0.3, 70.0, line="classifier", head=0.3), row(0.1, 60.0, line="classifier", head=0.1)])
+    cells = scan_cells(["zofc", "adapter-fo", "aper-zo"], [], [7], ["data.per_class=50"], known)
+    assert len(cells) == 3 * len(RATES)
+    for cell in cells:
+        plans, rate = cell.recipe.optimize, cell.labels["rate"]
+        assert plans["peft"].lr == rate and cell.recipe.seed == 7 and cell.recipe.data.per_class == 50
+        assert plans["head"].lr == (rate if cell.labels["line"] == "APER Adapter, ZO" else 0.3)
+        assert plans["head"].lr == cell.labels["head"]
+        assert cell.recipe.training.precision == "bf16"
+        assert all(plan.estimator == "forward_gradient" for plan in plans.values() if plan.order == "zeroth")
+    (first, *_) = scan_cells(["zofc"], [], [7], [], {})
+    assert first.labels["head"] == 0.01  # the recipe's, where no search has been made
+    assert [cell.labels["head"] for cell in scan_cells(["classifier"], [], [1], [], {})] == list(HIGHER)
+
+
+def test_a_schedule_ends_at_the_same_share_of_a_searched_rate() -> None:
+    plan = line_recipe(LINES["adapter-fo"], "cifar100-inc10", 1, {"peft": 0.1}).optimize["peft"]
+    assert (plan.lr, plan.schedule) == (0.1, "cosine") and plan.min_lr == pytest.approx(1e-4)
+
+
+def test_a_hybrid_trains_its_classifier_as_the_first_order_row_does() -> None:
+    plans = {name: line_recipe(LINES[f"lae-{name}"], "cifar100-inc10", 1).optimize for name in ("fo", "zo", "hybrid")}
+    assert plans["hybrid"] == {"head": plans["fo"]["head"], "peft": plans["zo"]["peft"]}
+
+
+def test_a_grid_takes_searched_rates_and_names_the_search_that_is_missing() -> None:
+    rows = [row(0.003, 50.0), row(0.3, 50.0, line="classifier", head=0.3)]
+    part = get_part("b")
+    wanted = ["simplecil", "zofc", "zofc-wide", "classifier"]
+    cells = part_cells(part, wanted, [1, 2], [], best_rates(rows))
+    assert [cell.labels["seed"] for cell in cells] == [1] * 8 + [2] * 8
+    rates = [{name: plan.lr for name, plan in cell.recipe.optimize.items()} for cell in cells[:4]]
+    assert rates == [{}, {"head": 0.1, "peft": 0.003}, {"head": 0.1, "peft": 0.003}, {"head": 0.3}]
+    assert cells[2].recipe.method.readout == "ridge" and cells[2].recipe.ridge.projection == 8192
+    assert cells[0].recipe.data.per_class == 100 and cells[4].recipe.data.increment == 5
+    with pytest.raises(RunError, match=r"no finished row of 'APER Adapter, FO'; search aper-fo first"):
+        part_cells(part, ["ranpac"], [1], [], best_rates(rows))
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_every_part_has_recipes_for_all_its_cells_and_titles_that_differ(name: str) -> None:
+    cells = part_cells(PARTS[name], PARTS[name].lines, [1], [], None)
+    assert len({(cell.labels["line"], cell.labels["setting"]) for cell in cells}) == len(cells)
+
+
+def test_a_search_trains_what_is_new_and_keeps_what_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, runs = tmp_path / "results" / "rates.json", tmp_path / "runs"
+    search_rates(["classifier"], [0.1], [1], SMALL, out, runs)
+    grid = search_rates(["classifier", "zofc-image"], [0.1, 1.0], [1], [*SMALL], out, runs)
+    head = float(grid.rows[0][-2])
+    done = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in done] == [
+        "[1/1] Learnable Cls., FO 0.1 0.1 1", "[2/2] Learnable Cls., FO 1.0 1.0 1",
+        *(f"[{n}/2] ZO-FC, one direction per image {rate} {head} 1" for n, rate in ((1, 0.1), (2, 1.0))),
+    ]  # fmt: skip
+    rows = read_rows(out)
+    assert len(rows) == 4 and all(0 <= row["all_classes"] <= 100 for row in rows)
+    assert [row[0] for row in grid.rows] == ["Learnable Cls., FO", "ZO-FC, one direction per image"]
+    with pytest.raises(RunError, match="other settings"):
+        search_rates(["classifier"], [0.1], [1], [*SMALL, "data.per_class=2"], out, runs)
+
+
+def test_a_table_of_a_grid_names_what_failed() -> None:
+    rows = [{"line": "ZO-FC", "setting": "cifar100-inc10", "seed": seed, "all_classes": 60.0 + seed, "forgetting": None}
+            for seed in (1, 3)]  # fmt: skip
+    rows.append({"line": "EASE, FO", "setting": "cifar100-inc10", "seed": 1, "failed": "out of memory"})
+    grid = part_table(rows)
+    assert grid.rows == (("ZO-FC", "62.0 ± 1.4", "—"), ("EASE, FO", "—", "—"))
+    assert grid.warnings == ("EASE, FO, cifar100-inc10, seed 1 failed: out of memory",)
