@@ -19,6 +19,7 @@ from zofc.recipe import (
     ViewSettings,
     change_recipe,
     dump_recipe,
+    files,
     load_recipe,
     recipe_names,
     recipe_presets,
@@ -89,6 +90,25 @@ def test_a_misspelled_recipe_is_taken_for_one_of_the_same_method(typed: str, mea
 def test_building_blocks_are_not_listed_and_not_run() -> None:
     assert not [name for name in recipe_names() if "_" in name]
     assert "building block" in complaint("_data/cifar100-inc5")
+
+
+def test_a_family_is_extended_but_not_run(write: Write) -> None:
+    path = write("mine.yaml", "extends: [_own, zofc]\ndata: {increment: 3}")
+    assert load_recipe(path).optimize == {
+        name: group.model_copy(update={"epochs": 10}) for name, group in load_recipe("zofc/base").optimize.items()
+    }
+    assert complaint("zofc").startswith("'zofc' is a family of recipes: zofc/base, zofc/cifar100-inc10")
+
+
+def test_a_mistake_in_a_shipped_row_is_told_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "title: a family\nrows:\n  small:\n    extends: _own\n    peft: {rnak: 3}\n"
+    monkeypatch.setattr(files, "file_text", lambda content, label: text)
+    monkeypatch.setattr(files, "row_names", lambda table: ("small",))
+    monkeypatch.setattr(files, "read_table", files.read_table.__wrapped__)
+    monkeypatch.setattr(files, "shipped_tables", lambda: {"made": Path("made.yaml")})
+    first, second = complaint("made/small").splitlines()
+    assert first.startswith("made.yaml:4: rows.small.extends: no recipe or file '_own'")
+    assert second == "made.yaml:5: rows.small.peft.rnak: unknown key; did you mean 'rank'?"
 
 
 # Merging

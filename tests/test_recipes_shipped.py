@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -11,7 +14,7 @@ import pytest
 
 from zofc.methods import check_placement, get_method
 from zofc.paper import printed
-from zofc.recipe import Group, Recipe, dump_recipe, load_recipe, recipe_names, recipe_presets
+from zofc.recipe import Group, Recipe, dump_recipe, files, load_recipe, recipe_names, recipe_presets
 from zofc.report import RunRecord
 from zofc.training.resolve import check_recipe
 from zofc.training.runs import start_run, train
@@ -221,6 +224,14 @@ def reached(recipe: Recipe, key: str) -> object:
     return getattr(getattr(recipe, section), name)
 
 
+def dotted(tree: object, key: str = "") -> dict[str, object]:
+    """Values under their dotted keys."""
+    if not isinstance(tree, dict) or not tree:
+        return {key: tree}
+    parts = (dotted(value, f"{key}.{name}" if key else name) for name, value in tree.items())
+    return {name: value for part in parts for name, value in part.items()}
+
+
 def test_every_row_is_shipped_for_every_setting() -> None:
     rows = {f"{row}/{setting}" for row in ROWS for setting in SETTINGS}
     own = set(OWN)
@@ -238,6 +249,28 @@ def test_a_recipe_loads_in_every_preset_it_declares_and_survives_writing(name: s
         path = tmp_path / "recipe.yaml"
         path.write_text(dump_recipe(recipe), encoding="utf-8")
         assert load_recipe(str(path)) == recipe
+
+
+def test_every_recipe_resolves_to_the_values_of_version_0_1() -> None:
+    """Under keys that version 0.1 had; a digest for each recipe and preset."""
+    baseline = json.loads((Path(__file__).parent / "baseline" / "recipes.json").read_text("utf-8"))
+    known = set(baseline["keys"])
+    digests = {}
+    for name in recipe_names():
+        for preset in recipe_presets(name):
+            values = dotted(json.loads(loaded(name, preset).model_dump_json()))
+            kept = {k: v for k, v in values.items() if re.sub(r"^optimize\.[^.]+\.", "optimize.<group>.", k) in known}
+            text = json.dumps(kept, sort_keys=True)
+            digests[f"{name} {preset}"] = hashlib.sha256(text.encode()).hexdigest()[:12]
+    assert digests == baseline["digests"]
+
+
+def test_recipes_are_a_few_tables() -> None:
+    """Their rows, found without parsing, are those a parser finds."""
+    folder = Path(files.__file__).parents[1] / "recipes"
+    assert len(list(folder.rglob("*.yaml"))) <= 90
+    for name in files.shipped_tables():
+        assert list(files.row_names(name)) == sorted(files.read_table(f"{name}.yaml").part("rows").values)
 
 
 @each_row

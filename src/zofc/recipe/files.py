@@ -1,8 +1,13 @@
-"""Finding recipe files, shipped or the user's, and following `extends` depth first."""
+"""Finding recipe files, shipped or the user's, and following `extends` depth first.
+
+A shipped file is a table: settings that a family of recipes shares and, under `rows`, what sets each recipe apart.
+The recipe `zofc/cifar100-inc5` is the row `cifar100-inc5` of `zofc.yaml`: what the row extends, the shared settings
+over it, the row's own on top. `extends: zofc` takes the shared settings alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -13,88 +18,116 @@ from zofc.errors import RecipeError, nearest
 from zofc.recipe.layers import Layer, Value, quote
 from zofc.recipe.parse import read_text
 
+ROW = re.compile(r"^  ([\w.-]+):", re.MULTILINE)
+
 
 @dataclass(frozen=True)
-class File:
-    """A recipe file: a shipped one is known by name, a user's by path."""
+class RecipeFile:
+    """A recipe file, or a row of a shipped table. A shipped one is known by name, a user's by path."""
 
     label: str
     name: str
     content: Traversable
     folder: Path | None  # where relative `extends` start; None for a shipped file
+    row: str | None = None
 
-    def text(self) -> str:
-        try:
-            return self.content.read_bytes().decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise RecipeError(f"{self.label}: not UTF-8 text ({error.reason}, byte {error.start})") from error
-        except OSError as error:
-            raise RecipeError(f"{self.label}: cannot be read ({error.strerror})") from error
+    def layer(self) -> Layer:
+        """The keys it holds itself."""
+        if self.folder is not None:
+            return read_text(file_text(self.content, self.label), self.label)
+        table = read_table(self.label)
+        return table.without("rows") if self.row is None else table.part("rows", self.row)
+
+    def __str__(self) -> str:
+        return self.label if self.row is None else self.name
+
+
+def file_text(content: Traversable, label: str) -> str:
+    """The text of a file, which must be UTF-8."""
+    try:
+        return content.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{label}: not UTF-8 text ({error.reason}, byte {error.start})") from error
+    except OSError as error:
+        raise RecipeError(f"{label}: cannot be read ({error.strerror})") from error
 
 
 @cache
-def shipped_files() -> dict[str, Traversable]:
-    """Every file under `recipes/` by its name, building blocks included."""
-
-    def walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
-        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
-            if entry.is_dir():
-                yield from walk(entry, f"{prefix}{entry.name}/")
-            elif entry.name.endswith(".yaml"):
-                yield prefix + entry.name.removesuffix(".yaml"), entry
-
-    return dict(walk(resources.files("zofc") / "recipes", ""))
+def shipped_tables() -> dict[str, Traversable]:
+    """Every file under `recipes/` by its name."""
+    files = sorted((resources.files("zofc") / "recipes").iterdir(), key=lambda file: file.name)
+    return {file.name.removesuffix(".yaml"): file for file in files if file.name.endswith(".yaml")}
 
 
-def is_block(name: str) -> bool:
-    """Building blocks have a `_` before their name or their folder's."""
-    return any(part.startswith("_") for part in name.split("/"))
+@cache
+def read_table(label: str) -> Layer:
+    """A shipped table, read once."""
+    return read_text(file_text(shipped_tables()[label.removesuffix(".yaml")], label), label)
 
 
-def find_file(reference: str, folder: Path | None) -> File:
-    """A shipped recipe by name, else a file by path, relative to `folder`."""
-    known = shipped_files()
-    if reference in known:
-        return File(f"{reference}.yaml", reference, known[reference], None)
+@cache
+def row_names(table: str) -> tuple[str, ...]:
+    """The rows of a shipped table, found without parsing it."""
+    text = shipped_tables()[table].read_text("utf-8").partition("\nrows:\n")[2]
+    return tuple(sorted(ROW.findall(text)))
+
+
+def shipped_names() -> list[str]:
+    """The shipped recipes; building blocks, whose names begin with `_`, are left out."""
+    return [f"{table}/{row}" for table in shipped_tables() if not table.startswith("_") for row in row_names(table)]
+
+
+def find_file(reference: str, folder: Path | None) -> RecipeFile:
+    """A shipped recipe or table by name, else a file by path, relative to `folder`."""
+    tables, (table, _, row) = shipped_tables(), reference.partition("/")
+    if reference in tables or (table in tables and row in row_names(table)):
+        return RecipeFile(f"{table}.yaml", reference, tables[table], None, row or None)
     if folder is not None and (path := folder / reference).is_file():
-        return File(str(path), path.stem, path.resolve(), path.parent)
-    if (name := reference.removesuffix(".yaml")) in known:
+        return RecipeFile(str(path), path.stem, path.resolve(), path.parent)
+    if (name := reference.removesuffix(".yaml")) in shipped_names():
         raise RecipeError(f"no file '{reference}'; the shipped recipe is called '{name}'")
-    raise RecipeError(f"no recipe or file '{reference}'{suggestion(name)}")
+    raise RecipeError(f"no recipe or file '{reference}'{suggest(name)}")
 
 
-def suggestion(name: str) -> str:
-    """The nearest recipe, of the same method if there is such a method."""
-    recipes = [recipe for recipe in shipped_files() if not is_block(recipe)]
+def suggest(name: str) -> str:
+    """The nearest recipe, of the same family if there is such a family."""
+    recipes = shipped_names()
     same = [recipe for recipe in recipes if recipe.startswith(f"{name.partition('/')[0]}/")]
     hint = nearest(name, same or recipes)
     return "; `zofc list recipes` shows those there are" if hint.startswith("; known") else hint
 
 
 def read_files(reference: str) -> Layer:
-    """A recipe over all that it extends; `name` is what the file gives, or what it is called."""
+    """A recipe over everything it extends; `name` is what the file gives, or what it is called."""
     file = find_file(reference, Path())
-    if file.folder is None and is_block(file.name):
-        raise RecipeError(f"{file.label} is a building block for `extends`, not a recipe of its own")
+    if file.folder is None and file.name.startswith("_"):
+        raise RecipeError(f"{file} is a building block for `extends`, not a recipe of its own")
+    if file.folder is None and file.row is None:
+        raise RecipeError(
+            f"'{file.name}' is a family of recipes: {', '.join(f'{file.name}/{row}' for row in row_names(file.name))}"
+        )
     layer = read_extended(file, ())
     return replace(layer, values={"name": file.name, **layer.values})
 
 
-def read_extended(file: File, chain: tuple[File, ...]) -> Layer:
-    """The file over all that it extends; `name` is not inherited."""
-    own = read_text(file.text(), file.label)
+def read_extended(file: RecipeFile, chain: tuple[RecipeFile, ...]) -> Layer:
+    """The file over everything it extends; `name` is not inherited."""
+    own = file.layer()
     chain = (*chain, file)
     problems = list(own.problems)
     below = Layer(file.label)
-    for parent in parent_references(own):
+    for reference in parent_references(own):
         try:
-            if not isinstance(parent, str):
-                raise RecipeError(f"expected a name or a path, got {quote(parent)}")
-            found = refuse_circle(find_file(parent, file.folder), chain)
+            if not isinstance(reference, str):
+                raise RecipeError(f"expected a name or a path, got {quote(reference)}")
+            parent = find_file(reference, file.folder)
+            refuse_circle(parent, chain)
         except RecipeError as error:
             problems.append(own.problem(("extends",), str(error)))
         else:
-            below |= read_extended(found, chain).without("name")
+            below |= read_extended(parent, chain).without("name")
+    if file.row is not None:
+        below |= read_extended(replace(file, row=None), chain)
     return below | replace(own.without("extends"), problems=tuple(problems))
 
 
@@ -103,9 +136,8 @@ def parent_references(layer: Layer) -> tuple[Value, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def refuse_circle(file: File, chain: tuple[File, ...]) -> File:
+def refuse_circle(file: RecipeFile, chain: tuple[RecipeFile, ...]) -> None:
     for number, link in enumerate(chain):
-        if link.content == file.content:
-            circle = " -> ".join(one.label for one in (*chain[number:], file))
+        if (link.content, link.row) == (file.content, file.row):
+            circle = " -> ".join(map(str, (*chain[number:], file)))
             raise RecipeError(f"goes in a circle: {circle}")
-    return file

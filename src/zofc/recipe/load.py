@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from zofc.errors import RecipeError, nearest
 from zofc.recipe.check import validate
-from zofc.recipe.files import is_block, read_files, shipped_files
+from zofc.recipe.files import read_files, shipped_names
 from zofc.recipe.layers import Layer, Problem, quote
 from zofc.recipe.parse import FILE_KEYS, read_overrides, write_yaml
 from zofc.recipe.schema import PRESETS, Recipe
@@ -18,7 +18,7 @@ from zofc.recipe.schema import PRESETS, Recipe
 
 def recipe_names() -> list[str]:
     """The shipped recipes; building blocks are left out."""
-    return [name for name in shipped_files() if not is_block(name)]
+    return shipped_names()
 
 
 def recipe_presets(name_or_path: str) -> list[str]:
