@@ -11,7 +11,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import load_file, save_file
-from timm.models.vision_transformer import VisionTransformer
+from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -19,6 +19,7 @@ from zofc.errors import RecipeError, WeightsError
 from zofc.model import vit as walking
 from zofc.model.adapter import Adapter, parse_blocks
 from zofc.model.backbone import Backbone, load_backbone
+from zofc.model.catalog import backbones
 from zofc.model.heads import CosineHead, LinearHead
 from zofc.model.peft import make_peft
 from zofc.model.peft_base import PeftModule
@@ -401,16 +402,133 @@ def test_stacked_rows_score_each_query_by_itself(kind: type[CosineHead] | type[L
         torch.testing.assert_close(head.logits(stacked, features), torch.stack(alone))
 
 
+# -- image sizes -----------------------------------------------------------------------------------------------------
+
+SMALL = {"patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 2}
+VARIANTS: list[tuple[dict[str, Any], int]] = [
+    ({}, 1),
+    ({"init_values": 1.0}, 1),
+    ({"reg_tokens": 4}, 5),
+    ({"reg_tokens": 4, "no_embed_class": True, "init_values": 1.0}, 5),
+    ({"no_embed_class": True}, 1),
+    ({"pre_norm": True}, 1),
+    ({"class_token": False, "global_pool": "avg"}, 0),
+    ({"qk_norm": True, "mlp_ratio": 2.0}, 1),
+]
+
+
+@pytest.mark.parametrize(("variant", "prefix"), VARIANTS)
+@pytest.mark.parametrize("size", [12, 20, 32, 40])
+def test_a_weight_file_at_another_size_gives_the_features_of_timms_own_model_of_that_size(
+    variant: dict[str, Any], prefix: int, size: int, tmp_path: Path
+) -> None:
+    """The file's names and shapes say what is in it: layer scale, registers, positions of the class token, norms."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        vit = stirred(VisionTransformer(img_size=32, **SMALL, **variant, num_classes=0).eval().requires_grad_(False))
+    path = tmp_path / "vit.safetensors"
+    save_file(vit.state_dict(), path, {key: str(value) for key, value in {"img_size": 32, **SMALL}.items()})
+    backbone = load_backbone(BackboneSettings(name=str(path), image_size=size))
+    own = VisionTransformer(img_size=size, **SMALL, **variant, num_classes=0).eval()
+    own.load_state_dict(checkpoint_filter_fn(vit.state_dict(), own))
+    x = torch.rand(2, 3, size, size, generator=generator())
+    torch.testing.assert_close(backbone.features(x), own(x), rtol=1e-5, atol=1e-5)
+    assert (backbone.image_size, backbone.tokens) == (size, prefix + (size // 4) ** 2)
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_small_patch14_reg4_dinov2"])
+def test_a_timm_model_by_name_takes_images_of_a_chosen_size(name: str, tmp_path: Path) -> None:
+    """The same weights as at its own size, and as timm makes of them at the chosen one; also through a file."""
+    recipe = BackboneSettings(name=name, pretrained=False)
+    plain, at_112 = load_backbone(recipe), load_backbone(recipe.model_copy(update={"image_size": 112}))
+    own = timm.create_model(name, num_classes=0, img_size=112).eval()
+    own.load_state_dict(checkpoint_filter_fn(plain.vit.state_dict(), own))
+    x = torch.rand(2, 3, 112, 112, generator=generator())
+    expected = own(x)
+    torch.testing.assert_close(at_112.features(x), expected, rtol=1e-5, atol=1e-5)
+    for state in (plain.vit.state_dict(), own.state_dict()):  # positions of its own size, or of another
+        save_file(state, tmp_path / "vit.safetensors")
+        from_file = BackboneSettings(name=str(tmp_path / "vit.safetensors"), architecture=name, image_size=112)
+        torch.testing.assert_close(load_backbone(from_file).features(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_published_npz_weights_take_images_of_a_chosen_size(tmp_path: Path) -> None:
+    name = "vit_tiny_patch16_224"
+    vit = timm.create_model(name, num_classes=0)
+    np.savez(tmp_path / "vit.npz", **_published_npz(vit))
+    backbone = load_backbone(BackboneSettings(name=str(tmp_path / "vit.npz"), architecture=name, image_size=96))
+    vit.set_input_size((96, 96))
+    x = torch.rand(1, 3, 96, 96, generator=generator())
+    torch.testing.assert_close(backbone.features(x), vit.eval()(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_size_that_is_no_multiple_of_the_patch_is_refused_before_weights_are_fetched(
+    tiny_weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        RecipeError, match=r"backbone\.image_size: 20 is not a multiple of 8.*nearest sizes are 16 and 24"
+    ):
+        load_backbone(BackboneSettings(name=str(tiny_weights), image_size=20))
+    with pytest.raises(RecipeError, match=r"5 is not a multiple of 8.*nearest sizes are 8$"):
+        load_backbone(BackboneSettings(name=str(tiny_weights), image_size=5))
+    make = timm.create_model
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained, **more: make(name, pretrained=False, **more)
+                        if not pretrained else pytest.fail("fetched"))  # fmt: skip
+    with pytest.raises(RecipeError, match=r"backbone\.image_size: 225 is not .*nearest sizes are 224 and 240"):
+        load_backbone(BackboneSettings(name="vit_tiny_patch16_224", image_size=225))
+
+
+def test_the_catalog_says_what_a_backbone_is_and_where_its_weights_are(
+    tiny_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a network, and without making models that are not asked for."""
+    (tmp_path / "backbones").mkdir()
+    (tmp_path / "backbones" / "tiny.safetensors").write_bytes(tiny_weights.read_bytes())
+    save_file({"a": torch.zeros(1)}, tmp_path / "backbones" / "bare_tiny.safetensors")
+    monkeypatch.setenv("ZOFC_DATA", str(tmp_path))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    downloaded = tmp_path / "hub" / "checkpoints" / "deit_tiny_patch16_224-a1311bcf.pth"
+    downloaded.parent.mkdir(parents=True)
+    downloaded.touch()
+    entries = {entry.name: entry for entry in backbones("tiny")}
+    assert all("tiny" in name for name in entries)
+    tiny = entries["backbones/tiny.safetensors"]
+    assert tiny.backbone is not None and tiny.weights == "file"
+    assert (tiny.backbone.image_size, tiny.backbone.tokens, tiny.backbone.width) == (16, 5, 24)
+    assert tiny.backbone.parameters == load_backbone(BackboneSettings(name=str(tiny_weights))).parameters
+    assert entries["backbones/bare_tiny.safetensors"].backbone is None
+    assert entries["deit_tiny_patch16_224.fb_in1k"].weights == "cached"
+    assert entries["vit_tiny_patch16_384.augreg_in21k_ft_in1k"].weights == "hub"
+    (embedded,) = backbones("embed")
+    assert embedded.weights == "package" and embedded.backbone is not None and embedded.backbone.image_size == 64
+    (dino,) = backbones("vit_small_patch14_dinov2.lvd")
+    assert dino.backbone is not None and (dino.backbone.image_size, dino.backbone.tokens) == (518, 1370)
+    assert not list(backbones("siglip_224"))  # those pool by attention, which is refused
+
+
 def test_loading_onto_a_backbone_of_a_real_file(assets: Path) -> None:
-    for name, width, depth, count in (("micro", 192, 6, 2.7e6), ("small", 384, 12, 21.4e6)):
-        backbone = load_backbone(BackboneSettings(name=str(assets / "backbones" / f"vit_{name}_p8_64.safetensors")))
-        assert (backbone.width, backbone.depth, backbone.image_size, backbone.mean) == (
-            width,
-            depth,
-            64,
-            (0.5, 0.5, 0.5),
-        )
-        assert backbone.parameters == pytest.approx(count, rel=0.02)
+    backbone = load_backbone(BackboneSettings(name="backbones/vit_micro_p8_64.safetensors"))
+    assert (backbone.width, backbone.depth, backbone.image_size) == (192, 6, 64)
+    assert backbone.mean == (0.5, 0.5, 0.5) and backbone.parameters == pytest.approx(2.7e6, rel=0.02)
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(224, 257), (112, 65)])
+@pytest.mark.parametrize("architecture", [None, "vit_small_patch14_dinov2"])
+def test_dinov2_at_224_and_112_px_is_timms_own_at_that_size(
+    assets: Path, size: int, tokens: int, architecture: str | None
+) -> None:
+    file = assets / "backbones" / "vit_small_patch14_dinov2.safetensors"
+    if not file.exists():
+        pytest.skip(f"no {file}")
+    backbone = load_backbone(BackboneSettings(name=str(file), image_size=size, architecture=architecture))
+    own = timm.create_model("vit_small_patch14_dinov2", num_classes=0, img_size=size).eval()
+    own.load_state_dict(checkpoint_filter_fn({key: value.float() for key, value in load_file(file).items()}, own))
+    x = torch.rand(2, 3, size, size, generator=generator())
+    with torch.no_grad():
+        torch.testing.assert_close(backbone.features(x), own(x), rtol=1e-5, atol=1e-5)
+    assert (backbone.tokens, backbone.width, backbone.image_size) == (tokens, 384, size)
+    assert backbone.mean == (0.485, 0.456, 0.406) and backbone.std == (0.229, 0.224, 0.225)
+    assert backbone.parameters < 22.1e6
 
 
 # -- PEFT beyond the paper's adapter ---------------------------------------------------------------------------------

@@ -159,13 +159,13 @@ def list_(
         return
     if what not in makers:
         raise RecipeError(f"cannot list '{what}'{nearest(what, [*makers, 'settings'])}")
-    headers, rows = makers[what]()
+    headers, rows = _backbones(pattern) if what == "backbones" else makers[what]()
     rows = [row for row in rows if pattern.casefold() in row[0].casefold()]
     if not rows:
         raise RecipeError(f"none of the {what} has '{pattern}' in its name; without it, all are listed")
     table = Table(box=None, header_style="bold", pad_edge=False)
     for number, header in enumerate(headers):
-        table.add_column(header, overflow="fold", no_wrap=number == 0)
+        table.add_column(header, overflow="fold", no_wrap=(number == 0) != (what == "backbones"))
     for row in rows:
         table.add_row(*row)
     out.print(table)
@@ -218,17 +218,15 @@ def _datasets() -> Listing:
     return ("data.source", "what it is"), sorted(describe_sources().items())
 
 
-def _backbones() -> Listing:
-    import timm
+def _backbones(text: str = "") -> Listing:
+    from zofc.model.catalog import backbones
 
-    rows: list[tuple[str, ...]] = [
-        ("embedded", "part of this package: a small ViT pre-trained on generated characters")
-    ]
-    for name in timm.list_pretrained(["vit_*", "deit*"]):
-        home = timm.model_entrypoint(name.partition(".")[0]).__module__
-        if home.endswith(("vision_transformer", "deit")):
-            rows.append((name, "timm, weights from the hub"))
-    return ("backbone.name", "what it is"), rows
+    rows = []
+    for entry in backbones(text):
+        vit = entry.backbone
+        numbers = (vit.image_size, vit.tokens, vit.width, f"{vit.parameters / 1e6:.1f} M") if vit else ("–",) * 4
+        rows.append((entry.name, *map(str, numbers), entry.weights))
+    return ("backbone.name", "px", "tokens", "width", "parameters", "weights"), rows
 
 
 def _studies() -> Listing:

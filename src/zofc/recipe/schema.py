@@ -108,6 +108,9 @@ class BackboneSettings(Strict):
     architecture: str | None = Field(None, description="timm name for a local file that does not describe itself")
     pretrained: bool = Field(True, description="false: random weights (tests, ablations)")
     checksum: str | None = Field(None, description="sha256 that a local weight file must have")
+    image_size: Positive | None = Field(
+        None, description="pixels a side that it takes, if not its own; positions are resampled"
+    )
 
     @property
     def is_the_papers(self) -> bool:
