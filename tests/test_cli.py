@@ -19,8 +19,8 @@ from rich.console import Console
 from zofc import cli
 from zofc.learner import Learner
 from zofc.recipe import Recipe, dump_recipe, load_recipe
+from zofc.report.progress import Display
 from zofc.training.events import StepStatus
-from zofc.training.progress import Display
 from zofc.training.runs import start_run, train
 
 Make = Callable[..., Recipe]
@@ -423,3 +423,8 @@ def test_the_display_shows_text_as_it_is() -> None:
     display = Display(Console(file=screen, width=120))
     display.event({"event": "notice", "text": "ignored /data/[old] pics/[/x].png"})
     assert "ignored /data/[old] pics/[/x].png" in screen.getvalue()
+
+
+def test_command_files_are_short() -> None:
+    lengths = {path.name: len(path.read_text("utf-8").splitlines()) for path in Path(cli.__file__).parent.glob("*.py")}
+    assert "run.py" in lengths and max(lengths.values()) <= 250, lengths

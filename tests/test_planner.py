@@ -14,7 +14,7 @@ from torch import Tensor
 from zofc.errors import BudgetError, RecipeError
 from zofc.optim.placement import Placement
 from zofc.optim.survey import Chunking
-from zofc.recipe import Recipe, size_in_bytes
+from zofc.recipe import Recipe
 from zofc.training.events import Event, Events, StepStatus
 from zofc.training.folder import recipe_digest
 from zofc.training.incremental_model import IncrementalModel
@@ -23,6 +23,7 @@ from zofc.training.planner import choose, plan_memory, points_of, rehearse, sets
 from zofc.training.resolve import open_stream
 from zofc.training.runs import start_run, train
 from zofc.training.task import TaskTraining
+from zofc.units import parse_bytes
 
 Make = Callable[..., Recipe]
 LABELS = torch.tensor([0, 1, 1, 0, 1, 0, 0, 1])
@@ -261,7 +262,7 @@ def test_a_classifier_that_moves_on_alone_has_a_plan_too(tiny_recipe: Make) -> N
     [("400MB", 400_000_000), ("1.5GiB", 3 * 2**29), ("800 MiB", 800 * 2**20), ("2GB", 2 * 10**9), ("64kb", 64_000)],
 )
 def test_sizes(text: str, size: int) -> None:
-    assert size_in_bytes(text) == size
+    assert parse_bytes(text) == size
 
 
 @pytest.mark.parametrize("text", ["400", "MB", "-1GB", "0MB", "4 apples", "automatic"])

@@ -20,6 +20,7 @@ from zofc.recipe import Recipe
 from zofc.report import figures, interactive, page, tables
 from zofc.report.runs import Flatness, RunRecord, find_runs, labels, read_runs
 from zofc.report.seeds import over_seeds
+from zofc.units import format_signed
 
 ZO = {"order": "zeroth", "queries": 4}
 FO = {"order": "first"}
@@ -256,21 +257,6 @@ def test_placement_is_said_in_words(runs: list[RunRecord], tmp_path: Path) -> No
     assert tables.method(RunRecord.read(path)) == "adapter (old classes in the loss, prototypes)"
 
 
-def test_quantities_have_human_units() -> None:
-    assert [tables.memory(n) for n in (None, 900, 2048, 1.5 * 2**20, 512 * 2**20, 3 * 2**30)] == [
-        "—",
-        "900 B",
-        "2 KiB",
-        "1.5 MiB",
-        "512 MiB",
-        "3.00 GiB",
-    ]
-    assert [tables.duration(n) for n in (None, 2.34, 125, 7200)] == ["—", "2.3 s", "2.1 min", "2.0 h"]
-    assert (tables.parameters(None), tables.parameters({})) == ("—", "0")
-    assert [tables.parameters({"a": n}) for n in (3840, 42265, 3_840_000)] == ["3,840", "42.3 k", "3.84 M"]
-    assert (tables.signed(-1.234), tables.signed(0.5), tables.percent(-2.0)) == ("−1.23", "+0.50", "−2.00")
-
-
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_tables_keep_to_the_width_and_keep_every_number(runs: list[RunRecord], width: int) -> None:
     for grid in (tables.summary(runs), tables.compare(runs), tables.show(runs[0]), tables.differences(runs)):
@@ -283,7 +269,7 @@ def test_tables_keep_to_the_width_and_keep_every_number(runs: list[RunRecord], w
 
 def test_a_table_turned_has_a_row_for_each_column_and_the_same_notes(runs: list[RunRecord]) -> None:
     grid = tables.compare(runs)
-    turned = grid.turned("run")
+    turned = grid.transposed("run")
     assert turned.headers == ("run", *(row[0] for row in grid.rows))
     assert turned.rows[0] == ("ZO-FC", *(row[1] for row in grid.rows)) and len(turned.rows) == len(runs)
     assert (turned.notes, turned.warnings) == (grid.notes, grid.warnings)
@@ -741,7 +727,7 @@ def test_means_over_seeds_stand_beside_the_papers_numbers(tmp_path: Path) -> Non
     by_seed(tmp_path, "a", {1993: 80.0, 1994: 90.0}, paper=paper)
     rows = {row[0]: row[1] for row in tables.compare(over_seeds(read_runs([tmp_path]))).rows}
     printed = float(rows["paper's last²"])
-    assert rows["ours − paper's last²"] == tables.signed(83.25 - printed)
+    assert rows["ours − paper's last²"] == format_signed(83.25 - printed)
 
 
 def seeds_apart(tmp_path: Path) -> RunRecord:

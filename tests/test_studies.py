@@ -20,7 +20,7 @@ from zofc.analysis.cost import cost
 from zofc.cli import app
 from zofc.errors import RecipeError, RunError
 from zofc.recipe import Recipe, change_recipe, files, load_recipe, recipe_names
-from zofc.report.tables import Grid
+from zofc.report.grid import Grid
 from zofc.studies import export, figures, jobs, reproduce, tables
 from zofc.studies import forecast as forecasts
 from zofc.studies.catalogue import STUDIES, Study, get_study

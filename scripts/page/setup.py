@@ -9,9 +9,9 @@ from page.files import Result, settings_of
 from page.training import rates_of, swept, training
 from page.words import bullets, listed, prose, table
 from zofc.recipe import PAPER_BACKBONE
-from zofc.report.tables import duration
 from zofc.studies.catalogue import STUDIES
 from zofc.studies.settings import OURS, SETTINGS
+from zofc.units import format_duration
 
 STREAM = {"tasks": "", "test images": "", "steps of ZO-FC": "ZO-FC", "steps of first order": "Adapter + Cls., FO"}
 NOTES = "NOTES.md"  # beside the results: what must be known of them and no file says
@@ -52,7 +52,9 @@ def _what_was_run(results: Sequence[Result], folder: Path) -> list[str]:
         found += notes.read_text("utf-8").strip().split("\n\n")
     seconds = sum(row["seconds"]["train"] for row in runs.values())
     failed = sum("failed" in row for result in results for row in result.rows)
-    found.append(f"{len(runs)} runs with {duration(seconds)} of training in all; {failed} cells of tables failed.")
+    found.append(
+        f"{len(runs)} runs with {format_duration(seconds)} of training in all; {failed} cells of tables failed."
+    )
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from claims.lines import TABLES
 from page.files import Result, drawn
 from page.words import prose, table
-from zofc.report.tables import Grid
+from zofc.report.grid import Grid
 from zofc.studies import costs, tables
 from zofc.studies.settings import OURS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from zofc.report.tables import Grid
+from zofc.report.grid import Grid
 
 
 def prose(text: str, indent: str = "") -> str:

@@ -8,9 +8,10 @@ from pathlib import Path
 from zofc.evidence.lines import LINES, GridPart, line_recipe
 from zofc.evidence.rates import SearchedRates, best_rates, rates_of, read_rows
 from zofc.metrics import mean_and_spread
-from zofc.report.tables import NONE, Grid
+from zofc.report.grid import Grid
 from zofc.studies.grid import Cell, collect
 from zofc.studies.jobs import Row
+from zofc.units import NONE
 
 
 def part_cells(

@@ -16,8 +16,9 @@ from typing import Any
 
 from zofc.errors import RunError
 from zofc.evidence.lines import LINES, GridLine, line_recipe
-from zofc.report.tables import NONE, Grid
+from zofc.report.grid import Grid
 from zofc.studies.grid import Cell, collect
+from zofc.units import NONE
 
 SCAN_SETTING = "cifar100-inc10"
 RateRow = Mapping[str, Any]

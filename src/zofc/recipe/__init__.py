@@ -20,7 +20,6 @@ from zofc.recipe.schema import (
     Strict,
     TrainingSettings,
     ViewSettings,
-    size_in_bytes,
 )
 
 __all__ = [
@@ -47,5 +46,4 @@ __all__ = [
     "load_recipe",
     "recipe_names",
     "recipe_presets",
-    "size_in_bytes",
 ]

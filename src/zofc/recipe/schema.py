@@ -9,12 +9,11 @@ this method have that group?) is checked when the run is resolved, before any wo
 from __future__ import annotations
 
 import math
-import re
 from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from zofc.recipe.layers import quote
+from zofc.units import parse_bytes
 
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
@@ -23,15 +22,6 @@ PRESETS: tuple[str, ...] = get_args(Preset)
 
 
 PAPER_BACKBONE = "vit_base_patch16_224.augreg_in21k"
-
-
-def size_in_bytes(text: str) -> int:
-    """`400MB` is 400·10⁶ bytes, `1.5GiB` is 1.5·2³⁰."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt])(i?)b", text.strip().lower())
-    size = int(float(found[1]) * (1024 if found[3] else 1000) ** (1 + "kmgt".index(found[2]))) if found else 0
-    if not size:
-        raise ValueError(f"expected a size such as 400MB or 1.5GiB, or auto, got {quote(text)}")
-    return size
 
 
 class Strict(BaseModel):
@@ -278,7 +268,7 @@ class TrainingSettings(Strict):
         if isinstance(value, (bool, int, float)):
             raise ValueError(f"expected a size such as 400MB, or auto, got {str(value).lower()}")
         if isinstance(value, str) and value != "auto":
-            size_in_bytes(value)
+            parse_bytes(value)
         return value
 
 

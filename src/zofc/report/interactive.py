@@ -28,7 +28,7 @@ from zofc.report.figures import (
     square,
 )
 from zofc.report.runs import RunRecord, named
-from zofc.report.tables import memory
+from zofc.units import MIB, format_bytes
 
 MEMORY = "peak memory of a training step (MiB)"
 OVERALL = "accuracy on all classes (%)"
@@ -116,11 +116,11 @@ def memory_and_accuracy(records: Sequence[RunRecord]) -> go.Figure:
         if size is None or overall is None:
             continue
         spread = record.spreads.get("all_classes")
-        words = f"{_number(overall, spread)} % at {memory(size)}"
+        words = f"{_number(overall, spread)} % at {format_bytes(size)}"
         line = Line(
             number, label + " (unfinished)" * (not record.finished), (), (), () if spread is None else (spread,)
         )
-        traces.append(_trace(line, [size / 2**20], [overall], [words], mode="markers", marker_size=12))
+        traces.append(_trace(line, [size / MIB], [overall], [words], mode="markers", marker_size=12))
     return go.Figure(traces, _layout(MEMORY, OVERALL, {"zeroline": False}, {"zeroline": False}))
 
 

@@ -17,7 +17,9 @@ from plotly.offline import get_plotlyjs
 from zofc.errors import RunError
 from zofc.metrics import METRICS
 from zofc.report import figures, interactive, tables
+from zofc.report.grid import Grid
 from zofc.report.runs import RunRecord, flat, named
+from zofc.units import NONE, format_duration
 
 STROKES = {"solid": "none", "dash": "6 4", "dot": "2 3", "dashdot": "7 3 2 3"}
 SHAPES = {  # the markers of the figures as paths around (16, 7)
@@ -40,7 +42,7 @@ class Section:
     finished: bool
     about: str
     times: tuple[Time, ...]
-    matrix: tables.Grid
+    matrix: Grid
     figure: str | None  # the id of its heat map
     recipe: str
     environment: dict[str, str]
@@ -123,7 +125,7 @@ def _sections(records: Sequence[RunRecord]) -> list[Section]:
             finished=record.finished,
             about=f"{_about(record)}; {record.split}",
             times=tuple(
-                Time(tables.duration(value), value, (value or 0.0) / (longest or 1.0)) for value in spent[number]
+                Time(format_duration(value), value, (value or 0.0) / (longest or 1.0)) for value in spent[number]
             ),
             matrix=replace(tables.show(record), warnings=()),  # these stand below the summary
             figure=f"matrix-{number}" if record.matrix else None,
@@ -161,7 +163,7 @@ def _runs(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
             ("seed", str(record.setting("seed"))),
         ]
         said = ("seed", "backbone.name", "data.source", "data.increment", "data.by", "method.name")
-        own = [(row[0], row[1 + number]) for row in differing if row[0] not in said and row[1 + number] != tables.NONE]
+        own = [(row[0], row[1 + number]) for row in differing if row[0] not in said and row[1 + number] != NONE]
         found.append({"label": label, "recipe": [*recipe, *own]})
     return found
 

@@ -1,27 +1,18 @@
-"""Tables of runs, for the terminal (rich), for Markdown and for the page.
-
-A table is a `Grid` of words; `console.print(grid)` lays it out in the width there is, splitting it into
-several parts rather than cutting a number short.
-"""
+"""Tables of runs: their summary, one run's accuracy matrix, runs side by side and beside the paper."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-
-from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
-from rich.table import Table
-from rich.text import Text
 
 from zofc.errors import ZofcError
 from zofc.metrics import METRICS
 from zofc.recipe import PAPER_BACKBONE
+from zofc.report.grid import Grid
 from zofc.report.runs import RunRecord, flat, labels
+from zofc.units import NONE, format_bytes, format_count, format_duration, format_percent, format_signed
 
-NONE = "—"
 SHOWN = ("all_classes", "forgetting", "last_task")
 
 MARKS = {"avg": "¹", "last": "²", "fgt": "³"}  # footnotes of the paper's words
@@ -35,46 +26,6 @@ SLICES = {  # settings of the data that leave less, more or other than the paper
 }
 
 
-# -- words ---------------------------------------------------------------------------------------------------
-
-
-def percent(value: float | None, digits: int = 2) -> str:
-    return NONE if value is None else f"{value:.{digits}f}".replace("-", "−")
-
-
-def signed(value: float | None) -> str:
-    return NONE if value is None else f"{value:+.2f}".replace("-", "−")
-
-
-def memory(size: float | None) -> str:
-    """Bytes in the largest unit that leaves a number above one."""
-    if size is None:
-        return NONE
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}" if size < 100 else f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:.2f} GiB"
-
-
-def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return NONE
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
-
-
-def parameters(groups: Mapping[str, int] | None) -> str:
-    """The number of trainable parameters, all groups together."""
-    if groups is None:
-        return NONE
-    total = sum(groups.values())
-    if total < 10_000:
-        return f"{total:,}"
-    return f"{total / 1e3:.1f} k" if total < 1e6 else f"{total / 1e6:.2f} M"
-
-
 def method(record: RunRecord) -> str:
     """The method, with what sets the run apart from a usual one: `adapter (joint)`."""
     apart = {
@@ -84,113 +35,6 @@ def method(record: RunRecord) -> str:
     }
     words = ", ".join(word for word, holds in apart.items() if holds)
     return str(record.setting("method.name") or "?") + (f" ({words})" if words else "")
-
-
-# -- the grid ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table of words, whose first columns name the row. Warnings and notes stand below it."""
-
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    title: str = ""
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    names: int = 1  # how many columns are names, set to the left
-    keys: tuple[tuple[float | None, ...], ...] = ()  # what rows are sorted by, a number for each further column
-
-    def turned(self, corner: str) -> Grid:
-        """The same with its rows as columns; `corner` is what the first then holds."""
-        (_, *headers), *rows = zip(self.headers, *self.rows, strict=True)
-        return replace(self, headers=(corner, *headers), rows=tuple(rows))
-
-    def markdown(self) -> str:
-        lines = [
-            self.headers,
-            tuple("---" if number < self.names else "---:" for number in range(len(self.headers))),
-            *self.rows,
-        ]
-        table = "\n".join("| " + " | ".join(_markdown(cell) for cell in line) + " |" for line in lines)
-        below = [f"**Warning:** {_markdown(text)}" for text in self.warnings] + [_markdown(text) for text in self.notes]
-        return "\n\n".join([f"### {_markdown(self.title)}"] * bool(self.title) + [table, *below]) + "\n"
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if self.title:
-            yield Text(_printable(self.title), style="bold")
-        for number, (part, widths) in enumerate(self._parts(options.max_width)):
-            if number:
-                yield ""
-            yield part._table(widths)
-        for text in self.warnings:
-            yield Text(f"Warning: {_printable(text)}", style="yellow")
-        for text in self.notes:
-            yield Text(_printable(text), style="dim")
-
-    def _table(self, widths: Sequence[int]) -> Table:
-        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-        for number, (header, width) in enumerate(zip(self.headers, widths, strict=True)):
-            side: JustifyMethod = "left" if number < self.names else "right"
-            table.add_column(Text(_printable(header)), width=width, overflow="fold", justify=side)
-        for row in self.rows:
-            table.add_row(*[Text(_printable(cell)) for cell in row])
-        return table
-
-    def _parts(self, width: int, gap: int = 2) -> Iterator[tuple[Grid, list[int]]]:
-        """Pieces with as many columns as fit, the first column repeated; rows that are empty in a piece
-        are left out."""
-        columns = list(zip(self.headers, *self.rows, strict=True))
-        narrow = [_narrowest(column, 18 if number else width // 3) for number, column in enumerate(columns)]
-        taken: list[list[int]] = [[]]
-        for number in range(1, len(columns)):
-            if taken[-1] and sum(narrow[n] + gap for n in (*taken[-1], number)) + narrow[0] > width:
-                taken.append([])
-            taken[-1].append(number)
-        for numbers in taken if len(columns) > 1 else ():
-            keep = [0, *numbers]
-            rows = [tuple(row[n] for n in keep) for row in self.rows]
-            rows = [row for row in rows if any(row[1:])] if len(taken) > 1 else rows
-            names = sum(number < self.names for number in keep)
-            part = Grid(tuple(self.headers[n] for n in keep), tuple(rows), names=names)
-            room = width - gap * (len(keep) - 1)
-            yield part, _widths([narrow[n] for n in keep], [_widest(columns[n]) for n in keep], room, names)
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
-
-
-def _markdown(text: str) -> str:
-    for sign in "\\|<*`[":
-        text = text.replace(sign, f"\\{sign}")
-    return _printable(text).replace("\n", "<br>")
-
-
-def _widest(column: Sequence[str]) -> int:
-    return max(cell_len(line) for cell in column for line in (cell or " ").split("\n"))
-
-
-def _narrowest(column: Sequence[str], limit: int) -> int:
-    """The least width at which no word and no short cell is broken and no cell is piled up, but never more than
-    `limit`."""
-    lines = [line for cell in column[1:] for line in cell.split("\n")]
-    whole = [cell_len(line) if cell_len(line) <= 12 else cell_len(line) // 3 for line in lines]
-    words = [cell_len(word) for cell in column for word in cell.split()]
-    return min(limit, max((*whole, *words), default=1))
-
-
-def _widths(narrow: Sequence[int], wide: Sequence[int], room: int, names: int) -> list[int]:
-    """Widths between the two: the room left over goes to the names first, then to the narrowest that lacks some."""
-    widths = list(narrow)
-    while sum(widths) > room and max(widths) > 1:  # only where a single column is wider than the terminal
-        widths[widths.index(max(widths))] -= 1
-    for some in (range(names), range(len(widths))):
-        for _ in range(room - sum(widths)):
-            lacking = [number for number in some if widths[number] < wide[number]]
-            if lacking:
-                widths[min(lacking, key=widths.__getitem__)] += 1
-    return widths
 
 
 # -- what is shown -------------------------------------------------------------------------------------------
@@ -206,9 +50,9 @@ def summary(records: Sequence[RunRecord]) -> Grid:
             *[record.split] * data,
             f"{method(record)}: {record.placement}",
             *(_score(record, name) for name in SHOWN),
-            memory(record.peak_memory),
-            duration(record.train_seconds),
-            parameters(record.trainable),
+            format_bytes(record.peak_memory),
+            format_duration(record.train_seconds),
+            format_count(_trained(record)),
         )
         for label, record in zip(labels(records), records, strict=True)
     )
@@ -217,7 +61,7 @@ def summary(records: Sequence[RunRecord]) -> Grid:
             *(record.scores[name] for name in SHOWN),
             record.peak_memory,
             record.train_seconds,
-            None if record.trainable is None else sum(record.trainable.values()),
+            _trained(record),
         )
         for record in records
     )
@@ -243,8 +87,8 @@ def show(record: RunRecord) -> Grid:
     width = len(matrix.last_row)
     rows = []
     for number, (row, overall) in enumerate(zip(matrix.rows, record.accuracies.values, strict=True), 1):
-        cells = [percent(accuracy, 1) for accuracy in row] + [""] * (width - len(row))
-        rows.append(("joint" if matrix.joint else str(number), percent(overall, 1), *cells))
+        cells = [format_percent(accuracy, 1) for accuracy in row] + [""] * (width - len(row))
+        rows.append(("joint" if matrix.joint else str(number), format_percent(overall, 1), *cells))
     headers = ("after task", "all classes", *(f"task {number}" for number in range(1, width + 1)))
     return Grid(headers, tuple(rows), title, warnings=_cautions([record]))
 
@@ -272,8 +116,8 @@ def compare(records: Sequence[RunRecord]) -> Grid:
     rows.append(("tasks", *(f"{record.tasks_done} of {record.tasks_total or '?'}" for record in records)))
     rows += [(_heading(name), *(_score(record, name) for record in records)) for name in METRICS]
     rows += [
-        ("peak memory", *(memory(record.peak_memory) for record in records)),
-        ("train time", *(duration(record.train_seconds) for record in records)),
+        ("peak memory", *(format_bytes(record.peak_memory) for record in records)),
+        ("train time", *(format_duration(record.train_seconds) for record in records)),
         ("trained parameters", *(_by_group(record.trainable) for record in records)),
     ]
     notes = ["The same in all: " + "; ".join(f"{name} {value}" for name, value, *_ in shared) + "."] if shared else []
@@ -295,13 +139,18 @@ def _heading(name: str) -> str:
 
 def _score(record: RunRecord, name: str) -> str:
     spread = record.spreads.get(name)
-    return percent(record.scores[name]) + ("" if spread is None else f" ± {percent(spread)}")
+    return format_percent(record.scores[name]) + ("" if spread is None else f" ± {format_percent(spread)}")
 
 
 def _means(records: Sequence[RunRecord]) -> tuple[str, ...]:
     """What is said where a run is several."""
     words = "Over seeds: mean ± standard deviation, the mean time and the most memory."
     return (words,) if any(record.spreads for record in records) else ()
+
+
+def _trained(record: RunRecord) -> int | None:
+    """The number of trained parameters, all groups together."""
+    return None if record.trainable is None else sum(record.trainable.values())
 
 
 def _by_group(groups: Mapping[str, int] | None) -> str:
@@ -380,7 +229,7 @@ def _beside_paper(grid: Grid, records: Sequence[RunRecord]) -> Grid:
         ours = [record.scores[name] if record.finished else None for record in records]
         theirs = [numbers.get(word) for numbers in known]
         gaps = [None if a is None or b is None else a - b for a, b in zip(ours, theirs, strict=True)]
-        for heading, words in (("paper's", map(percent, theirs)), ("ours − paper's", map(signed, gaps))):
+        for heading, words in (("paper's", map(format_percent, theirs)), ("ours − paper's", map(format_signed, gaps))):
             cells = (cell if paper else "" for cell, paper in zip(words, papers, strict=True))
             rows.append((f"{heading} {word}{MARKS[word]}", *cells))
     notes = (*grid.notes, *_footnotes(metric_names("printed"), metric_names("formal")))

@@ -14,7 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from zofc.report.live import EVENTS, Event, Follower, RunView, duration
+from zofc.report.live import EVENTS, Event, Follower, RunView
+from zofc.units import format_bytes, format_duration
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 LABEL = 9  # letters of the left column
@@ -96,10 +97,10 @@ def _accuracies(view: RunView, room: int, most: int) -> list[Line]:
 
 def _rest(view: RunView, now: float) -> list[Line]:
     left = view.left(now)
-    ahead = "" if left is None else f", about {duration(left)} left"
-    lines: list[Line] = [("time", f"{duration(view.elapsed(now))}{ahead}")]
+    ahead = "" if left is None else f", about {format_duration(left)} left"
+    lines: list[Line] = [("time", f"{format_duration(view.elapsed(now))}{ahead}")]
     if view.peak_memory:
-        lines.append(("memory", f"{view.peak_memory / 2**20:,.1f} MiB at most, in a step"))
+        lines.append(("memory", f"{format_bytes(view.peak_memory)} at most, in a step"))
     if view.notice:
         lines.append(("note", Text(view.notice)))
     if view.unread:
@@ -150,13 +151,12 @@ def describe(event: Event, view: RunView) -> str | None:
                     f"accuracy {event['accuracy']:.1f} %, {rate:.3g} steps/s"
                 )
             case "task_trained":
-                memory = f", {event['peak_memory'] / 2**20:,.1f} MiB at most" if event["peak_memory"] else ""
-                return (
-                    f"task {event['task'] + 1} trained: {event['steps']} steps in {duration(event['seconds'])}{memory}"
-                )
+                memory = f", {format_bytes(event['peak_memory'])} at most" if event["peak_memory"] else ""
+                time = format_duration(event["seconds"])
+                return f"task {event['task'] + 1} trained: {event['steps']} steps in {time}{memory}"
             case "evaluated":
                 left = view.left(float(event["time"]))
-                more = f", about {duration(left)} left" if left else ""
+                more = f", about {format_duration(left)} left" if left else ""
                 return f"task {event['task'] + 1} learned: {accuracy_row(event, ENDLESS)}{more}"
             case "notice":
                 return f"note: {event['text']}"

@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
-from zofc.report.tables import Grid
+from zofc.report.grid import Grid
 from zofc.studies.scale import Scale
 from zofc.studies.tables import FLATNESS, Number
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import zofc
 from zofc.errors import RecipeError
-from zofc.report.tables import Grid
+from zofc.report.grid import Grid
 from zofc.studies import export, figures, tables
 from zofc.studies.catalogue import Study
 from zofc.studies.grid import Cell, run_grid

@@ -11,12 +11,13 @@ from typing import Any
 
 from zofc.analysis.run_flatness import Settings
 from zofc.metrics import METRICS, mean_and_spread
-from zofc.report.tables import NONE, Grid
+from zofc.report.grid import Grid
 from zofc.studies import costs
 from zofc.studies.catalogue import Line, Study
 from zofc.studies.costs import Rows, Values
 from zofc.studies.scale import Scale
 from zofc.studies.settings import SETTINGS
+from zofc.units import NONE
 
 SPELLED = {  # metric, and what the paper's tables call it
     "average_incremental": "average over time % (avg)",

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from zofc.optim.graphs import SETTLED
-from zofc.recipe import size_in_bytes
+from zofc.units import parse_bytes
 
 if TYPE_CHECKING:
     from zofc.training.incremental_model import IncrementalModel
@@ -119,7 +119,7 @@ def scored_at_once(model: IncrementalModel, most: int) -> int:
 def allowance(memory: str, device: torch.device) -> int:
     """Bytes for weights and step. `auto`: 90 % of what is free or ours on a CUDA device, else half of the free RAM."""
     if memory != "auto":
-        return size_in_bytes(memory)
+        return parse_bytes(memory)
     if device.type == "cuda":
         return int(0.9 * (torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)))
     with suppress(OSError, StopIteration):  # what the system would give up of its caches counts as free

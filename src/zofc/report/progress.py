@@ -5,14 +5,32 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
 
-from zofc.training.events import Event, StepStatus
+from zofc.report.live import Event
 
 TIME = 8  # letters of the time left, with the gap before it
+
+
+class Step(Protocol):
+    """What the display needs to know after a training step."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def loss(self) -> float: ...
+    @property
+    def accuracy(self) -> float: ...
 
 
 class Display:
@@ -61,7 +79,7 @@ class Display:
             case "notice":
                 self._say(f"[yellow]note[/]: {escape(event['text'])}")
 
-    def step(self, status: StepStatus) -> None:
+    def step(self, status: Step) -> None:
         if self.live is None or self.bar is None:
             return
         rate = (status.step - self.first_step) / max(time.monotonic() - self.started, 1e-9)

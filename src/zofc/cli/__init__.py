@@ -1,0 +1,51 @@
+"""The command line: each module registers its commands, which parse, call and print. All work is done in the rooms
+below, which commands import only when they run, so that `zofc --help` is quick."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import sys
+from typing import Annotated
+
+import typer
+
+from zofc.cli import analyse, catalog, model, reproduce, run, show  # noqa: F401  (the order of `zofc --help`)
+from zofc.cli.application import app, err, is_override, out, print_error
+from zofc.cli.run import DEFAULT_PAIR
+from zofc.errors import ZofcError
+
+__all__ = ["DEFAULT_PAIR", "app", "err", "is_override", "main", "out"]
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    if version:
+        import zofc
+
+        typer.echo(zofc.__version__)
+        raise typer.Exit
+
+
+def _reflow_help() -> None:
+    """Let the paragraphs of each command's help be as wide as the terminal, not as the source."""
+    for command in app.registered_commands:
+        paragraphs = inspect.cleandoc((command.callback and command.callback.__doc__) or "").split("\n\n")
+        command.help = "\n\n".join(" ".join(text.split()) for text in paragraphs)
+
+
+_reflow_help()
+
+
+def main() -> None:
+    """Run the command line. User errors are printed as messages; anything else is a defect and shows its trace."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # where it is not UTF-8
+    try:
+        app()
+    except ZofcError as error:
+        print_error(error)
+        raise SystemExit(error.exit_code) from None

@@ -1,0 +1,126 @@
+"""`zofc diagnose`, `cost` and `flatness`: measure a recipe or a run without training it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from zofc.cli.application import (
+    JsonOutput,
+    RecipeWords,
+    RunPath,
+    TaskNumber,
+    app,
+    check_writable,
+    load_one_recipe,
+    out,
+    progress,
+    say,
+    write_json,
+)
+
+
+@app.command()
+def diagnose(
+    words: RecipeWords,
+    task: TaskNumber = 1,
+    batches: Annotated[int, typer.Option(min=1, help="How many training batches to measure.")] = 3,
+    queries: Annotated[str, typer.Option(help="Numbers of queries to compare.")] = "1,2,4,8,16,32,64",
+    output: JsonOutput = None,
+) -> None:
+    """Measure why zeroth-order training of a recipe does or does not converge, before anything is trained."""
+    from zofc.analysis import diagnose
+    from zofc.report.measurements import diagnosis_tables
+
+    counts = queries.split(",")
+    if not all(word.strip().isdecimal() and int(word) for word in counts):
+        raise typer.BadParameter(f"--queries: expected positive numbers such as 1,4,16, got '{queries}'")
+    recipe = load_one_recipe(words)
+    check_writable(output)
+    with progress("reading the recipe") as on_progress:
+        result = diagnose(recipe, task, batches, [int(word) for word in counts], on_progress).as_json()
+    for part in diagnosis_tables(result):
+        out.print(part, highlight=False)
+    write_json(output, result)
+
+
+@app.command()
+def cost(
+    words: RecipeWords,
+    task: TaskNumber = 1,
+    steps: Annotated[int, typer.Option(min=1, help="How many steps to time, after a warm-up.")] = 5,
+    output: JsonOutput = None,
+) -> None:
+    """Measure memory, seconds and operations of a recipe's steps, beside the paper's formulas.
+
+    On its model and one of its batches; operations are multiply–adds.
+    """
+    from zofc.analysis.cost import cost
+    from zofc.report.measurements import cost_tables
+
+    recipe = load_one_recipe(words)
+    check_writable(output)
+    with progress("reading the recipe") as on_progress:
+        result = cost(recipe, steps, task, on_progress).as_json()
+    for part in cost_tables(result):
+        out.print(part, highlight=False)
+    write_json(output, result)
+
+
+@app.command()
+def flatness(
+    path: RunPath,
+    over: Annotated[
+        str | None, typer.Option(help="peft, head or peft+head; by default peft alone and with the head.")
+    ] = None,
+    rho: Annotated[float, typer.Option(help="Radius ρ of the score Φ.")] = 0.005,
+    images: Annotated[int, typer.Option(min=1, help="Images per class, at most.")] = 20,
+    split: Annotated[str, typer.Option(help="Which images: test, or train; both in the test view.")] = "test",
+    rows: Annotated[
+        str, typer.Option(help="Softmax over a task's own rows (own), or over all learned by then (all).")
+    ] = "own",
+    directions: Annotated[int, typer.Option(min=1, help="Random directions, of either norm.")] = 20,
+    probes: Annotated[int, typer.Option(min=1, help="Directions for the Hessian's trace and the smoothed loss.")] = 8,
+    products: Annotated[int, typer.Option(min=1, help="Hessian products for its largest eigenvalue, at most.")] = 30,
+    batch: Annotated[int, typer.Option(min=1, help="Images at a time: memory, not the result.")] = 16,
+    every: Annotated[int, typer.Option(min=1, help="Measure after every so many tasks, not after each.")] = 1,
+    landscape: Annotated[Path | None, typer.Option(help="Also draw the loss between the states (PNG).")] = None,
+    random: Annotated[
+        bool, typer.Option("--random", help="Draw its plane along random directions, not through three states.")
+    ] = False,
+    resolution: Annotated[int, typer.Option(min=3, help="Points along each side of the plane.")] = 21,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda; the recipe's by default.")] = None,
+) -> None:
+    """How flat the loss of old tasks is after each task, its curvature, and what of forgetting that explains.
+
+    For a run with training.keep_tasks=true. The loss is the mean over the images of all old tasks, where the paper
+    writes the sum over tasks. All in float64; the result is also written to RUN/flatness.json.
+    """
+    from zofc.analysis.kept_run import KeptRun
+    from zofc.analysis.landscape import draw, of_run
+    from zofc.analysis.run_flatness import Settings, all_sets, measure
+    from zofc.report.measurements import flatness_tables
+
+    settings = Settings(
+        over=(over,) if over else (), rho=rho, images=images, split=cast(Any, split), rows=cast(Any, rows),
+        directions=directions, probes=probes, products=products, batch=batch, every=every,
+    )  # fmt: skip
+    check_writable(landscape)
+    with progress("opening the run") as on_progress:
+        notices: list[str] = []
+        run = KeptRun(path, device, notices.append)
+        measured = measure(run, settings, notices, on_progress)
+        with run.folder.locked():
+            run.folder.write_json("flatness.json", measured.as_json())
+    verdicts = {name: measured.verdict(name) for name in measured.by_set}
+    for part in flatness_tables(measured.as_json(), verdicts):
+        out.print(part, highlight=False)
+    say(f"written: {path / 'flatness.json'}")
+    if landscape is not None:
+        with progress("drawing") as on_progress:
+            chosen = over or all_sets(run)[-1]
+            slices = of_run(run, settings, chosen, not random, resolution, on_progress)
+            draw(*slices, landscape, f"{run.recipe.title or run.recipe.name}: loss over {chosen}, {rows} rows")
+        say(f"written: {landscape}")

@@ -1,0 +1,117 @@
+"""The application that every command belongs to, and what commands share: consoles, arguments, checks and messages."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+from zofc.errors import ZofcError
+
+if TYPE_CHECKING:
+    from zofc.recipe import Recipe
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Class-incremental learning on a frozen vision transformer, first-order or zeroth-order by choice.",
+)
+
+
+class SafeConsole(Console):
+    """A console that prints text verbatim and falls silent when its reader has closed the pipe."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())  # for what is still to be flushed
+
+
+out = SafeConsole(emoji=False)
+err = SafeConsole(stderr=True, emoji=False)
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+RunPaths = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.")]
+RecipeWords = Annotated[
+    list[str], typer.Argument(metavar="RECIPE [KEY=VALUE]...", help="A recipe (name or file) and dotted overrides.")
+]
+TaskNumber = Annotated[int, typer.Option(min=1, help="At the start of which task; those before are not trained.")]
+JsonOutput = Annotated[Path | None, typer.Option("--json", help="Also write the result as JSON.")]
+DeviceName = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps; the recipe's by default.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the table.")]
+
+
+def say(text: str) -> None:
+    """Print verbatim and unwrapped: the text may hold a path to copy."""
+    out.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    err.print(f"Warning: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+
+
+def print_error(error: ZofcError) -> None:
+    err.print(f"[bold red]zofc:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def progress(text: str) -> Iterator[Callable[[str], None]]:
+    """Show what is being done while a command measures; yields the function that changes the text."""
+    with err.status(text) as status:
+        yield lambda words: status.update(Text(words))
+
+
+def is_override(word: str) -> bool:
+    """Whether a word is `key=value` rather than a recipe's name or file."""
+    key, equals, _ = word.partition("=")
+    return bool(equals) and "/" not in key and not key.endswith((".yaml", ".yml"))
+
+
+def split_words(words: list[str]) -> tuple[list[str], list[str]]:
+    """The recipes and the overrides among the words of a command line."""
+    return [word for word in words if not is_override(word)], [word for word in words if is_override(word)]
+
+
+def load_one_recipe(words: list[str]) -> Recipe:
+    from zofc.recipe import load_recipe
+
+    names, overrides = split_words(words)
+    if len(names) != 1:
+        raise typer.BadParameter("give one recipe, and overrides as key=value")
+    return load_recipe(names[0], overrides)
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuse an output that cannot be written before any work is done for it."""
+    from zofc.training.folder import ready_to_write
+
+    if path is not None:
+        ready_to_write(path)
+
+
+def write_json(path: Path | None, content: object) -> None:
+    """Write a result where the user asked for it, if anywhere."""
+    from zofc.training.folder import write_atomic
+
+    if path is not None:
+        write_atomic(path, json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+        say(f"written: {path}")
+
+
+def finish_runs(paths: list[Path], page: Path) -> None:
+    """The summary of the runs that a command trained, and their report page."""
+    from zofc.report import read_runs, summary, write_report
+
+    records = read_runs(paths)
+    out.print(summary(records))
+    write_report(records, page)
+    say(f"report: {page}")

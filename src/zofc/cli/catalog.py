@@ -1,0 +1,117 @@
+"""`zofc list`: recipes, methods, data sets, backbones, studies and settings."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from zofc.cli.application import app, out
+from zofc.errors import RecipeError, nearest
+
+if TYPE_CHECKING:
+    from zofc.recipe import Group
+
+Listing = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]  # headers and rows
+
+
+@app.command("list")
+def list_(
+    what: Annotated[
+        str, typer.Argument(help="recipes, methods, datasets, backbones, studies, or the settings of a recipe")
+    ] = "recipes",
+    pattern: Annotated[
+        str, typer.Argument(help="Show only names (of settings: also descriptions) that contain this.")
+    ] = "",
+) -> None:
+    """List recipes, methods, data sets, backbones, studies or settings."""
+    listings: dict[str, Callable[[], Listing]] = {
+        "recipes": _recipes,
+        "methods": _methods,
+        "datasets": _datasets,
+        "backbones": lambda: _backbones(pattern),
+        "studies": _studies,
+    }
+    if what == "settings":
+        _print_settings(pattern)
+        return
+    if what not in listings:
+        raise RecipeError(f"cannot list '{what}'{nearest(what, [*listings, 'settings'])}")
+    headers, rows = listings[what]()
+    rows = tuple(row for row in rows if pattern.casefold() in row[0].casefold())
+    if not rows:
+        raise RecipeError(f"none of the {what} has '{pattern}' in its name; without it, all are listed")
+    from zofc.report.grid import Grid
+
+    out.print(Grid(headers, rows, names=len(headers)))
+
+
+def _print_settings(pattern: str) -> None:
+    """A setting a paragraph: name, values and default on its first line, what it means below."""
+    from zofc.recipe.settings import list_settings
+
+    chosen = [setting for setting in list_settings() if setting.matches(pattern)]
+    if not chosen:
+        raise RecipeError(f"no setting has '{pattern}' in its name or description; without it, all are listed")
+    for setting in chosen:
+        values = f"{setting.values}; default {setting.default}"
+        out.print(f"[bold]{setting.key}[/]  {escape(values)}", highlight=False)
+        below = textwrap.fill(setting.description, out.width, initial_indent=" " * 4, subsequent_indent=" " * 4)
+        out.print(below, highlight=False, markup=False, soft_wrap=True)
+
+
+def _recipes() -> Listing:
+    from zofc.recipe import load_recipe, recipe_names
+
+    rows = []
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        table = recipe.paper.table if recipe.paper else ""
+        rows.append((name, _plan(recipe.optimize.get("peft")), _plan(recipe.optimize.get("head")), table))
+    return ("recipe", "adapter, prompts: lr ×epochs", "classifier", "paper's table"), rows
+
+
+def _plan(group: Group | None) -> str:
+    """How a group is trained, in short: `ZO 0.01 ×20`."""
+    if group is None:
+        return ""
+    optimizer = "" if group.optimizer == "sgd" else f"{group.optimizer} "
+    return f"{'ZO' if group.order == 'zeroth' else 'FO'} {optimizer}{group.lr:.4g} ×{group.epochs}"
+
+
+def _methods() -> Listing:
+    from zofc.methods import METHODS
+
+    rows = [
+        (name, ", ".join(cls.group_names) or "none", (cls.__doc__ or "").splitlines()[0])
+        for name, cls in sorted(METHODS.items())
+    ]
+    return ("method", "groups", "description"), rows
+
+
+def _datasets() -> Listing:
+    from zofc.data import describe_sources
+
+    return ("data.source", "description"), sorted(describe_sources().items())
+
+
+def _backbones(pattern: str) -> Listing:
+    from zofc.model.catalog import backbones
+    from zofc.units import NONE, format_count
+
+    rows = []
+    for entry in backbones(pattern):
+        vit = entry.backbone
+        numbers = (vit.image_size, vit.tokens, vit.width, format_count(vit.parameters)) if vit else (NONE,) * 4
+        rows.append((entry.name, *map(str, numbers), entry.weights))
+    return ("backbone.name", "px", "tokens", "width", "parameters", "weights"), rows
+
+
+def _studies() -> Listing:
+    from zofc.studies.catalogue import STUDIES
+
+    rows = [(study.name, study.title, ", ".join(study.settings)) for study in STUDIES.values()]
+    return ("study", "what it shows", "data"), rows

@@ -1,0 +1,98 @@
+"""`zofc reproduce`: the paper's tables and figures, ours beside the paper's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from zofc.cli.application import app, out
+from zofc.errors import Interrupted, RecipeError, nearest
+
+if TYPE_CHECKING:
+    from zofc.studies.grid import Cell
+
+FIRST_SEED = 1993
+
+
+@app.command()
+def reproduce(
+    study: Annotated[
+        list[str],
+        typer.Argument(
+            help="tables or figures of the paper (zofc list studies), or all; and key=value for every recipe"
+        ),
+    ],
+    scale: Annotated[str, typer.Option(help="paper, small or tiny")] = "paper",
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(help="cifar100, imagenet-r, domainnet (the paper's, by default); caltech101, pacs"),
+    ] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="forward gradients in bf16 in place of differences")] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="how many, from 1993 on")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
+    runs: Annotated[Path, typer.Option(help="where the runs are kept, and found again")] = Path("runs/studies"),
+    output: Annotated[Path, typer.Option(help="tables and figures go below it, to SCALE/STUDY")] = Path("studies"),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show the plan and how long it will take")] = False,
+) -> None:
+    """Run tables or figures of the paper: their runs and measurements, then the tables, ours beside the paper's.
+
+    Each run is made once, however many tables share it. Finished runs are not repeated, so the command can be stopped
+    and started again at any time. Times are measured one run at a time, however many workers there are. Ends with
+    status 1 if a run failed; the others go on.
+    """
+    from zofc.studies import reproduce as studies
+    from zofc.studies.catalogue import STUDIES, get_study
+    from zofc.studies.pool import STOPPED
+    from zofc.studies.scale import get_scale
+    from zofc.studies.settings import DATASETS, PAPERS
+
+    names, changes = [word for word in study if "=" not in word], tuple(word for word in study if "=" in word)
+    if not names:
+        raise RecipeError("which table or figure? Give its name (zofc list studies), or all")
+    named = [tuple(STUDIES.values()) if name == "all" else (get_study(name),) for name in dict.fromkeys(names)]
+    datasets = tuple(dataset or PAPERS)
+    for name in datasets:
+        if name not in DATASETS:
+            raise RecipeError(f"--dataset: unknown data set '{name}'{nearest(name, DATASETS)}")
+    at = get_scale(scale).faster() if fast else get_scale(scale)
+    chosen = tuple(dict.fromkeys(one for some in named for one in studies.on(some, datasets)))
+    plan = studies.Plan(chosen, at, tuple(range(FIRST_SEED, FIRST_SEED + seeds)), datasets, changes, runs)
+    out.print(f"{plan.standing()}; scale {scale}: {plan.scale.says}")
+    if dry_run:
+        _print_plan(plan.open(), workers)
+        return
+    try:
+        grids = studies.run(plan, output, workers, lambda text: out.print(escape(text)))
+    except KeyboardInterrupt:  # between two runs
+        raise Interrupted(STOPPED) from None
+    for grid in grids.values():
+        out.print()
+        out.print(grid)
+    out.print(f"\ntables and figures are in {studies.place(output, at)}")
+    if any(grid.warnings for grid in grids.values()):
+        raise typer.Exit(1)
+
+
+def _print_plan(cells: dict[str, Cell], workers: int) -> None:
+    """The unfinished cells, those that would be refused, and how long the others take; status 1 if none of them can be
+    run."""
+    from zofc.studies.forecast import describe, forecast
+    from zofc.units import format_duration
+
+    rows = [[str(cell.labels[key]) for key in ("line", "setting", "seed")] for cell in cells.values()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, row in zip(cells, rows, strict=True):
+        line, setting, seed = (word.ljust(width) for word, width in zip(row, widths, strict=True))
+        out.print(f"  {escape(f'{line}  {setting}  seed {seed}')}  [dim]{name}[/]", highlight=False, soft_wrap=True)
+    estimate = forecast(list(cells.values()), workers)
+    if estimate.seconds or not (estimate.unknown or estimate.refused):
+        alone = "; what is timed has the machine for itself" * any(cell.work.alone for cell in cells.values())
+        out.print(f"about {format_duration(estimate.seconds)} here with {workers} at a time{alone}")
+    for heading, reasons in (("would be refused", estimate.refused), ("not estimated", estimate.unknown)):
+        for text in describe(reasons):
+            out.print(f"[yellow]{heading}:[/] {escape(text)}", soft_wrap=True)
+    if cells and len(cells) == sum(map(len, estimate.refused.values())):
+        raise typer.Exit(1)

@@ -1,0 +1,62 @@
+"""`zofc run`: train recipes, or continue a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from zofc.cli.application import Quiet, app, err, finish_runs, out, say, split_words
+from zofc.errors import RunError
+
+DEFAULT_PAIR = ("demo/zofc", "demo/first-order")
+
+
+@app.command()
+def run(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RECIPE]... [KEY=VALUE]...", help="Recipes (names or files) and dotted overrides."),
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    again: Annotated[bool, typer.Option("--again", help="Run anew, even if the same run is there already.")] = False,
+    show: Annotated[bool, typer.Option("--print", help="Print the resolved recipe and stop.")] = False,
+    runs: Annotated[Path, typer.Option("--runs", help="Folder that holds the run folders.")] = Path("runs"),
+    quiet: Quiet = False,
+) -> None:
+    """Run recipes; without one, ZO-FC beside its first-order twin on generated glyphs.
+
+    The same recipe finds its run again: a finished one is shown, an unfinished one is continued.
+    """
+    from zofc.recipe import dump_recipe, load_recipe
+
+    names, overrides = split_words(words or [])
+    if resume is not None and (len(names) > 1 or again):
+        raise typer.BadParameter("--resume continues one run as it is: give one recipe or none, and no --again")
+    if resume is not None and not (resume / "recipe.yaml").is_file():
+        raise RunError(f"{resume} is not a run folder (it has no recipe.yaml)")
+    chosen = names or (list(DEFAULT_PAIR) if resume is None else [str(resume / "recipe.yaml")])
+    recipes = [load_recipe(name, overrides) for name in chosen]
+    if show:
+        for recipe in recipes:
+            out.print(dump_recipe(recipe), markup=False, highlight=False, end="", soft_wrap=True)
+        return
+
+    from zofc.report.progress import Display
+    from zofc.training.runs import data_changed, resume_run, start_run, train
+
+    if resume is not None:
+        folders = [resume_run(resume, recipes[0])]
+    else:
+        folders = [start_run(recipe, runs, again) for recipe in recipes]
+    for folder in folders:
+        if folder.finished and not quiet:
+            say(f"{folder} is finished already (run anew with --again)")
+        for change in data_changed(folder) if folder.finished else ():
+            err.print(f"[yellow]note[/]: {escape(change)}; --again trains anew", highlight=False, soft_wrap=True)
+        train(folder, [Display(out, quiet)])
+    finish_runs([folder.path for folder in folders], (resume or runs) / "report.html")
+    for folder in folders:
+        say(f"run: {folder}")
