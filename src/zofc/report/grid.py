@@ -56,7 +56,9 @@ class Grid:
             yield Text(_printable(text), style="dim")
 
     def _table(self, widths: Sequence[int]) -> Table:
-        table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        table = Table(
+            box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), show_header=any(self.headers)
+        )
         for number, (header, width) in enumerate(zip(self.headers, widths, strict=True)):
             side: JustifyMethod = "left" if number < self.names else "right"
             table.add_column(Text(_printable(header)), width=width, overflow="fold", justify=side)

@@ -37,7 +37,7 @@ def evaluation_tables(result: Json, confused: Sequence[tuple[str, str, int]]) ->
 def diagnosis_tables(result: Json) -> Iterator[RenderableType]:
     """Of each zeroth-order set, what was measured and what it means, and its alignment by number of queries."""
     where = f"start of task {result['task']} of {result['tasks']}, nothing trained; {_device(result)}"
-    yield _heading(result["recipe"], f"{where}; {result['batches']} batches of {result['batch_size']}")
+    yield _heading(result["recipe"], f"{where}; batches of {result['batch_size']}: {result['batches']}")
     yield from _notes(result["notices"])
     if result["refusal"] is not None:
         yield Text.assemble(("A run of this recipe would be refused: ", "yellow"), result["refusal"])
