@@ -6,9 +6,9 @@ BIN := $(VENV)/bin
 # What is outside the repository (real weights and images) is found through ZOFC_DATA; tests that need it skip without it.
 export ZOFC_DATA
 
-CODE := src tests scripts benchmarks
+CODE := src tests scripts benchmarks examples
 
-.PHONY: help demo test lint types unit format wheel clean
+.PHONY: help demo test lint types unit format docs wheel clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 16
@@ -32,6 +32,10 @@ types: $(VENV)/.installed ## type checker
 # The report page is tested where there is a Chromium; its pictures are kept as build/report*.png.
 unit: $(VENV)/.installed ## all tests, with coverage
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --cov --cov-report=term
+
+docs: $(VENV)/.installed ## build the documentation site: build/site/index.html
+	$(BIN)/python scripts/site_pages.py build/docs
+	$(BIN)/zensical build --strict --clean
 
 wheel: $(VENV)/.installed ## build dist/zofc-VERSION-py3-none-any.whl
 	$(BIN)/python -m build --wheel --no-isolation

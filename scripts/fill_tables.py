@@ -25,7 +25,13 @@ import estimator_results  # noqa: E402
 import method_results  # noqa: E402
 from zofc.recipe.settings import describe_section, list_settings  # noqa: E402
 
-DOCUMENTS = ("README.md", "benchmarks/README.md", "docs/settings.md")
+DOCUMENTS = (
+    "README.md",
+    "benchmarks/README.md",
+    "docs/reference/settings.md",
+    "docs/results/methods.md",
+    "docs/results/speed.md",
+)
 SHORT = ("published", "published-first", "forward", "first", "late-3", "spsa", "first-fp32", "spsa-bf16")
 PLANS = {  # a plan, with the rows of zeroth and of first order
     "as published, fp32": ("published", "published-first"),

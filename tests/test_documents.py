@@ -34,8 +34,9 @@ CARD = PACKAGE / "model" / "weights" / "README.md"
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
     ROOT / "benchmarks" / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     CARD,
 ]
 README = DOCUMENTS[0].read_text("utf-8")
@@ -58,7 +59,16 @@ def imported(path: Path, name: str) -> ModuleType:
 # -- numbers ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["README.md", "benchmarks/README.md", "docs/settings.md"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README.md",
+        "benchmarks/README.md",
+        "docs/reference/settings.md",
+        "docs/results/methods.md",
+        "docs/results/speed.md",
+    ],
+)
 def test_the_tables_of_the_documents_are_what_the_results_and_the_recipe_give(name: str) -> None:
     script = imported(ROOT / "scripts" / "fill_tables.py", "fill_tables")
     text = (ROOT / name).read_text("utf-8")
@@ -100,9 +110,9 @@ def commands(program: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with the recipe files that the README prints."""
+    """A working directory with the recipe files that the documents print."""
     monkeypatch.chdir(tmp_path)
-    for block in blocks(README, "yaml"):
+    for block in (block for document in DOCUMENTS for block in blocks(document.read_text("utf-8"), "yaml")):
         (tmp_path / block.partition("\n")[0].removeprefix("# ")).write_text(block, encoding="utf-8")
     return tmp_path
 
@@ -136,15 +146,38 @@ def test_the_make_targets_and_scripts_named_in_the_documents_exist() -> None:
 # -- examples --------------------------------------------------------------------------------------------------------
 
 
+def imports_of_ours(code: str) -> list[str]:
+    return [line for line in code.splitlines() if re.match(r"(from|import) zofc", line)]
+
+
+def test_the_readme_is_short_and_its_method_trains_under_either_order(
+    tiny_recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(README.encode()) <= 9000
+    (code,) = [block for block in blocks(README, "python") if "@method" in block]
+    assert len(imports_of_ours(code)) <= 3
+    path = tmp_path / "smooth.py"
+    path.write_text(code, encoding="utf-8")
+    monkeypatch.setitem(METHODS, "smooth", None)  # so that the registry is as before, afterwards
+    imported(path, "smooth")
+    for name in ("zofc/base", "adapter-fo/base"):
+        model = zofc.Learner(tiny_recipe(name, "method.name=smooth", "training.workers=0")).model
+        model.extend(["a", "b"])
+        method: Any = model.method
+        features, labels = torch.randn(6, 24), torch.tensor([0, 1, 0, 1, 1, 0])
+        logits = method.logits({}, features)
+        expected = torch.nn.functional.cross_entropy(logits, labels, label_smoothing=0.1)
+        torch.testing.assert_close(method.loss({}, features, labels), expected)
+
+
 @pytest.mark.parametrize("name", ["zofc/base", "adapter-fo/base"])
 def test_the_example_of_a_method_learns_two_tasks_under_either_order(
-    name: str, tiny_recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tiny_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (code,) = [block for block in blocks(README, "python") if "@method" in block]
-    assert max(map(len, code.splitlines())) <= 120
+    path = ROOT / "examples" / "own_method.py"
+    (code,) = blocks((ROOT / "docs" / "guides" / "extending.md").read_text("utf-8"), "python")
+    assert code == path.read_text("utf-8")  # the guide shows the example
     monkeypatch.setitem(METHODS, "first-session", None)  # so that the registry is as before, afterwards
-    path = tmp_path / "first_session.py"
-    path.write_text(code, encoding="utf-8")
     imported(path, "first_session")
 
     recipe = tiny_recipe(name, "method.name=first-session", "data.classes=4", "optimize.peft.lr=0.5")
@@ -172,8 +205,9 @@ def test_the_example_of_a_method_learns_two_tasks_under_either_order(
     assert model.scores(images).shape == (len(labels), 4)
 
 
-def test_the_python_api_is_used_as_the_readme_shows(
-    folder: Path, tiny_weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("document", ["README.md", "docs/guides/own-images.md"])
+def test_the_python_api_is_used_as_the_documents_show(
+    document: str, folder: Path, tiny_weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rng = np.random.default_rng(0)
     names = ["owl1", "owl2", "wolf1", "wolf2", "photo"]
@@ -184,14 +218,15 @@ def test_the_python_api_is_used_as_the_readme_shows(
         Image.fromarray(rng.integers(0, 256, (24, 20, 3), np.uint8)).save(path)
 
     def small(name: str, overrides: list[str]) -> Recipe:
-        """What the README asks for, on a tiny backbone and for an epoch."""
+        """What the document asks for, on a tiny backbone and for an epoch."""
         changes = ["peft.blocks=first 2", "optimize.peft.epochs=1", "optimize.head.epochs=1", "training.workers=0"]
         return load_recipe(name, [*overrides, f"backbone.name={tiny_weights}", *changes])
 
     monkeypatch.setattr(learner, "load_recipe", small)
-    (code,) = [block for block in blocks(README, "python") if "zofc.Learner" in block]
+    text = (ROOT / document).read_text("utf-8")
+    (code,) = [block for block in blocks(text, "python") if "zofc.Learner" in block]
     found: dict[str, Any] = {}
-    exec(compile(code, "README.md", "exec"), found)
+    exec(compile(code, document, "exec"), found)
     assert found["learner"].classes == ("fox", "hare", "owl", "wolf")
     assert found["best"][0].name in capsys.readouterr().out
     assert len(found["best"]) == 3

@@ -23,9 +23,9 @@ def test_a_paper_row_runs_on_a_slice_of_cifar100_and_makes_sense(assets: Path, t
         "zofc/cifar100-inc10",
         [
             "data.source=parquet:cifar100", "backbone.name=backbones/vit_small_patch14_dinov2.safetensors",
-            "backbone.image_size=56", "data.per_class=5", "data.test_per_class=3", "data.classes=20", "optimize.peft.epochs=1",
-            "optimize.head.epochs=4", "optimize.head.lr=0.5", "optimize.peft.queries=1", "training.device=cpu",
-            "training.batch_size=10",
+            "backbone.image_size=56", "data.per_class=5", "data.test_per_class=3", "data.classes=20",
+            "optimize.peft.epochs=1", "optimize.head.epochs=4", "optimize.head.lr=0.5", "optimize.peft.queries=1",
+            "training.device=cpu", "training.batch_size=10",
         ],
     )  # fmt: skip
     folder = start_run(recipe, tmp_path)
