@@ -23,6 +23,7 @@ import step  # noqa: E402
 import demo_results  # noqa: E402
 import estimator_results  # noqa: E402
 import method_results  # noqa: E402
+from zofc.methods import SECTIONS  # noqa: E402
 from zofc.recipe.settings import describe_section, list_settings  # noqa: E402
 
 DOCUMENTS = (
@@ -69,9 +70,9 @@ def memory() -> str:
 def all_settings() -> str:
     """A heading and a table for each part of a recipe."""
     parts = []
-    for name, group in groupby(list_settings(), key=lambda one: one.key.partition(".")[0] * ("." in one.key)):
+    for name, group in groupby(list_settings(SECTIONS), key=lambda one: one.key.partition(".")[0] * ("." in one.key)):
         rows = list(group)
-        lines = [f"## {name or 'The run'}", "", describe_section(rows[0].key), ""]
+        lines = [f"## {name or 'The run'}", "", describe_section(rows[0].key, SECTIONS), ""]
         lines += ["| setting | values | default | meaning |", "| --- | --- | --- | --- |"]
         lines += [f"| `{row.key}` | {row.values} | {row.default} | {plain(row.description)} |" for row in rows]
         parts.append("\n".join(lines))

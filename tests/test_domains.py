@@ -14,8 +14,9 @@ from zofc.data import ArrayImages, DomainStream, ImageSet, Source, SourceOptions
 from zofc.errors import DataError, RecipeError
 from zofc.learner import load
 from zofc.methods import METHODS, get_method
+from zofc.methods.coda import CodaSettings
 from zofc.model.backbone import Backbone
-from zofc.recipe import Coda, DataSettings, Group, HeadSettings, MethodSettings, PeftSettings, Recipe, load_recipe
+from zofc.recipe import DataSettings, Group, HeadSettings, MethodSettings, PeftSettings, Recipe, load_recipe
 from zofc.training.resolve import build_stream
 from zofc.training.runs import extend_run, start_run, train
 
@@ -60,7 +61,7 @@ def recipe(name: str) -> Recipe:
         data=DataSettings(by="domain"),
         head=HeadSettings(kind=kind),  # type: ignore[arg-type]
         peft=PeftSettings(blocks="first 2", rank=2),
-        coda=Coda(per_task=2, length=4, blocks="first 2"),
+        coda=CodaSettings(per_task=2, length=4, blocks="first 2"),
         optimize={name: Group() for name in METHODS[name].group_names},
     )
 

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from zofc.methods import METHODS, get_method
 from zofc.methods.base import Method
+from zofc.methods.coda import CodaSettings
+from zofc.methods.l2p import L2pSettings
 from zofc.model.backbone import Backbone
 from zofc.optim.placement import Placement
-from zofc.recipe import Coda, DataSettings, Group, HeadSettings, L2p, MethodSettings, PeftSettings, Recipe, load_recipe
+from zofc.recipe import DataSettings, Group, HeadSettings, MethodSettings, PeftSettings, Recipe, load_recipe
 from zofc.training.runs import start_run, train
 
 FIRST = Group(order="first", lr=0.05, epochs=20, clip=1.0)
@@ -38,8 +40,8 @@ def recipe(name: str, kind: str = "") -> Recipe:
         data=DataSettings(classes=9, increment=3),
         peft=peft.model_copy(update={"kind": kind} if kind else {}),
         head=HeadSettings(kind="linear" if name in LINEAR else "cosine"),
-        coda=Coda(pool=9, length=4, blocks="first 2"),
-        l2p=L2p(pool=6, length=2, top=3),
+        coda=CodaSettings(pool=9, length=4, blocks="first 2"),
+        l2p=L2pSettings(pool=6, length=2, top=3),
     )
 
 

@@ -80,7 +80,7 @@ def test_a_grid_takes_searched_rates_and_names_the_search_that_is_missing() -> N
     assert [cell.labels["seed"] for cell in cells] == [1] * 8 + [2] * 8
     rates = [{name: plan.lr for name, plan in cell.recipe.optimize.items()} for cell in cells[:4]]
     assert rates == [{}, {"head": 0.1, "peft": 0.003}, {"head": 0.1, "peft": 0.003}, {"head": 0.3}]
-    assert cells[2].recipe.method.readout == "ridge" and cells[2].recipe.ridge.projection == 8192
+    assert cells[2].recipe.method.readout == "ridge" and cells[2].recipe.sections["ridge"]["projection"] == 8192
     assert cells[0].recipe.data.per_class == 100 and cells[4].recipe.data.increment == 5
     with pytest.raises(RunError, match=r"no finished row of 'APER Adapter, FO'; search aper-fo first"):
         part_cells(part, ["ranpac"], [1], [], best_rates(rows))

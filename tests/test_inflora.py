@@ -16,11 +16,11 @@ from torch import Tensor
 
 import zofc
 from zofc.errors import DataError, RecipeError
-from zofc.methods.inflora import InfLora
+from zofc.methods import method_class
+from zofc.methods.inflora import InfLora, InfLoraSettings
 from zofc.model.backbone import Backbone
 from zofc.optim.placement import Placement
 from zofc.recipe import DataSettings, Group, HeadSettings, MethodSettings, PeftSettings, Recipe
-from zofc.recipe import InfLora as Settings
 from zofc.training.runs import start_run, train
 
 ZEROTH = Group(order="zeroth", queries=4, clip=1.0, lr=0.01, epochs=20, weight_decay=0.1)
@@ -40,7 +40,7 @@ def recipe(**settings: Any) -> Recipe:
         "head": HeadSettings(kind="linear"),
         "peft": PeftSettings(rank=3),
         "data": DataSettings(classes=8, increment=2),
-        "inflora": Settings(threshold=0.9),
+        "inflora": InfLoraSettings(threshold=0.9),
     }
     return Recipe(**{**given, **settings})
 
@@ -74,7 +74,9 @@ def learn(method: InfLora, task: int, plans: dict[str, Group] = PLACEMENTS["firs
 
 
 def learned(backbone: Backbone, tasks: int, made: Recipe | None = None) -> InfLora:
-    method = InfLora(backbone, made or recipe())
+    made = made or recipe()
+    method = method_class(made)(backbone, made)
+    assert isinstance(method, InfLora)
     for task in range(tasks):
         learn(method, task)
     return method
@@ -222,7 +224,7 @@ def test_the_zofc_variant_moves_branches_of_later_tasks_as_the_released_code_doe
         up.zero_()
     torch.testing.assert_close(method.extract(x), before)  # later branches are not read yet
     with pytest.raises(RecipeError, match=r"method\.variant.*data\.classes"):
-        InfLora.check(made.model_copy(update={"data": DataSettings(increment=2)}), [2] * 12)
+        method_class(made).check(made.model_copy(update={"data": DataSettings(increment=2)}), [2] * 12)
 
 
 def test_the_threshold_rises_with_the_tasks_that_the_recipe_plans(tiny: Backbone) -> None:

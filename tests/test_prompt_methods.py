@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zofc.errors import RecipeError
-from zofc.methods.base import METHODS, Method
-from zofc.methods.coda import CodaPrompt, components_per_task
-from zofc.methods.l2p import LearningToPrompt, PromptPool, choose, take
+from zofc.methods import Method, method_class
+from zofc.methods.coda import CodaPrompt, CodaSettings, components_per_task
+from zofc.methods.l2p import L2pSettings, LearningToPrompt, PromptPool, choose, take
 from zofc.model.backbone import Backbone
 from zofc.model.components import Components
 from zofc.model.vit import PROJECTED, STARTED, Place
 from zofc.optim.placement import Placement
-from zofc.recipe import Coda, DataSettings, Group, HeadSettings, L2p, MethodSettings, Recipe
+from zofc.recipe import DataSettings, Group, HeadSettings, MethodSettings, Recipe
 
 FIRST = Group(order="first", lr=0.01, epochs=10)
 ZEROTH = Group(order="zeroth", queries=2, epsilon=1e-3, clip=1.0, lr=0.01, epochs=10)
@@ -38,8 +38,8 @@ def recipe(name: str, **changes: Any) -> Recipe:
         "seed": 3,
         "method": MethodSettings(name=name),
         "head": HeadSettings(kind="linear"),
-        "l2p": L2p(pool=6, length=2, top=3),
-        "coda": Coda(pool=6, length=4, blocks=(1, 2), orthogonality=0.1, per_task=2),
+        "l2p": L2pSettings(pool=6, length=2, top=3),
+        "coda": CodaSettings(pool=6, length=4, blocks=(1, 2), orthogonality=0.1, per_task=2),
         **changes,
     }
     return Recipe(**settings)
@@ -47,7 +47,7 @@ def recipe(name: str, **changes: Any) -> Recipe:
 
 def learner(backbone: Backbone, made: Recipe, tasks: int = 1, dtype: torch.dtype = torch.float32) -> Any:
     backbone.vit.to(dtype)
-    method = METHODS[made.method.name](backbone, made)
+    method = method_class(made)(backbone, made)
     for task in range(tasks):
         method.extend(range(2 * task, 2 * task + 2))
     return method.to(dtype)
@@ -305,7 +305,7 @@ def test_l2p_refuses_a_backbone_whose_class_token_has_no_position(how: dict[str,
 
 def test_l2p_refuses_to_choose_more_prompts_than_there_are(tiny: Backbone) -> None:
     with pytest.raises(RecipeError, match=r"l2p\.top: expected at most l2p\.pool, 6, got 7"):
-        LearningToPrompt(tiny, recipe("l2p", l2p=L2p(pool=6, top=7)))
+        LearningToPrompt(tiny, recipe("l2p", l2p=L2pSettings(pool=6, top=7)))
 
 
 # -- CODA-Prompt -----------------------------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ def test_blocks_before_the_first_prefix_are_walked_once_per_step(tiny: Backbone,
 
 def test_the_pool_is_shared_out_among_the_planned_tasks() -> None:
     def of(data: DataSettings, **coda: Any) -> int:
-        return components_per_task(recipe("coda", data=data, coda=Coda(**coda)))
+        return components_per_task(recipe("coda", data=data, coda=CodaSettings(**coda)))
 
     assert of(DataSettings(classes=100, increment=5)) == 5
     assert of(DataSettings(classes=200, increment=5)) == 2
@@ -395,17 +395,17 @@ def test_the_pool_is_shared_out_among_the_planned_tasks() -> None:
     assert of(DataSettings(classes=100, increment=5, then=("folder:more",))) == 5  # a continued run keeps its shapes
     assert of(DataSettings(), per_task=7) == 7
     with pytest.raises(RecipeError, match=r"coda\.per_task: .*data\.classes"):
-        CodaPrompt.check(recipe("coda", coda=Coda()), [2, 2])
+        CodaPrompt.check(recipe("coda", coda=CodaSettings()), [2, 2])
     with pytest.raises(RecipeError, match=r"coda\.pool: 3 components are too few for 4 tasks"):
         of(DataSettings(classes=8, increment=2), pool=3)
 
 
 def test_coda_refuses_what_cannot_be_built(tiny: Backbone) -> None:
     with pytest.raises(RecipeError, match=r"^coda\.blocks: 'first 5', but the backbone has 3 blocks"):
-        CodaPrompt(tiny, recipe("coda", coda=Coda(per_task=2)))
+        CodaPrompt(tiny, recipe("coda", coda=CodaSettings(per_task=2)))
     with pytest.raises(RecipeError, match=r"^coda\.pool: at most 24, the backbone's width"):
-        CodaPrompt(tiny, recipe("coda", coda=Coda(pool=25), data=DataSettings(classes=4, increment=2)))
-    method = CodaPrompt(tiny, recipe("coda", coda=Coda(per_task=13, blocks="all")))
+        CodaPrompt(tiny, recipe("coda", coda=CodaSettings(pool=25), data=DataSettings(classes=4, increment=2)))
+    method = CodaPrompt(tiny, recipe("coda", coda=CodaSettings(per_task=13, blocks="all")))
     method.extend(range(2))
     with pytest.raises(RecipeError, match=r"coda\.per_task: 13 components in each of 2 tasks.*width, 24"):
         method.extend(range(2, 4))

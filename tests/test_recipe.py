@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zofc.errors import RecipeError
+from zofc.methods import SECTIONS, complete_recipe
 from zofc.recipe import (
+    METHOD_SECTIONS,
     Group,
     Recipe,
     ViewSettings,
@@ -332,6 +334,57 @@ def test_values_that_are_aliased_are_read_where_they_stand(write: Write) -> None
     assert load_recipe(path).optimize["head"].lr == 0.5
 
 
+# Settings of methods
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("l2p: {pol: 3}", "mine.yaml:2: l2p.pol: unknown key; did you mean 'pool'?"),
+        ("lae:\n  decay: 1", "mine.yaml:3: lae.decay: expected less than 1.0, got 1"),
+        ("coda: {blocks: [0, x]}", "mine.yaml:2: coda.blocks[1]: expected an integer, got 'x'"),
+        ("coda: {length: 3}", "mine.yaml:2: coda.length: expected a multiple of 2, got 3"),
+        (
+            "presets: {paper: {ridge: {budget: 0}}}",
+            "mine.yaml:2: presets.paper.ridge.budget: expected more than 0, got 0",
+        ),
+    ],
+)
+def test_a_mistake_in_a_methods_settings_is_told_when_the_recipe_is_resolved(
+    write: Write, text: str, message: str
+) -> None:
+    with pytest.raises(RecipeError) as caught:
+        complete_recipe(load_recipe(write("mine.yaml", f"extends: zofc/base\n{text}\n")))
+    assert str(caught.value).startswith(message)
+
+
+def test_an_override_of_a_methods_settings_is_told_to_be_one() -> None:
+    recipe = change_recipe(load_recipe("l2p-fo/base", ["l2p.top=3"]), ["l2p.pool=0", "coda.pol=3"])
+    assert recipe.sections["l2p"]["top"] == 3
+    with pytest.raises(RecipeError) as caught:
+        complete_recipe(recipe)
+    assert str(caught.value).splitlines() == [
+        "command line: l2p.pool: expected more than 0, got 0",
+        "command line: coda.pol: unknown key; did you mean 'pool'?",
+    ]
+
+
+def test_a_section_belongs_to_the_method_of_the_recipe(write: Write) -> None:
+    text = "method: {name: my-method}\nmy-method: {depth: 3}\n"
+    assert load_recipe(write("mine.yaml", text)).sections == {"my-method": {"depth": 3}}
+    message = "mine.yaml:2: my-method: unknown key"
+    assert complaint("mine.yaml", "method.name=adapter").startswith(message)
+    assert complaint("mine.yaml", "l2p=3") == "command line: l2p: expected keys with values, got 3"
+
+
+def test_a_complete_recipe_spells_out_what_version_0_1_did_and_is_read_back_as_itself(write: Write) -> None:
+    recipe = complete_recipe(load_recipe("zofc/base", ["ridge.budget=100", "lae.decay=0"]))
+    assert recipe.sections["ridge"] == {"projection": 0, "budget": 100} and recipe.sections["lae"] == {"decay": 0.0}
+    assert set(recipe.sections) == set(METHOD_SECTIONS)
+    again = load_recipe(write("recipe.yaml", dump_recipe(recipe)))
+    assert again == recipe == complete_recipe(again)
+
+
 # Presets
 
 
@@ -378,8 +431,10 @@ def test_an_overlay_that_is_not_chosen_need_not_fit_the_users_values(write: Writ
 
 
 def test_every_setting_has_a_name_of_its_own_and_a_description() -> None:
-    found = {setting.key: setting for setting in list_settings()}
-    assert len(found) == len(list(list_settings())) and all(one.description and one.values for one in found.values())
+    found = {setting.key: setting for setting in list_settings(SECTIONS)}
+    assert len(found) == len(list(list_settings(SECTIONS))) and all(
+        one.description and one.values for one in found.values()
+    )
     assert found["optimize.<group>.lr"].values == "number ≥ 0" and found["optimize.<group>.lr"].default == "0.01"
     assert found["data.first"].values == "integer > 0 or null" and found["data.first"].default == "null"
     assert found["views.scale"].values == "list of 2 numbers" and found["views.scale"].default == "[0.05, 1]"
@@ -388,8 +443,8 @@ def test_every_setting_has_a_name_of_its_own_and_a_description() -> None:
 
 
 def test_every_key_of_a_written_recipe_is_a_setting() -> None:
-    known = {setting.key for setting in list_settings()}
-    recipe = load_recipe("zofc/cifar100-inc5").model_dump()
+    known = {setting.key for setting in list_settings(SECTIONS)}
+    recipe = complete_recipe(load_recipe("zofc/cifar100-inc5")).model_dump()
     groups = recipe.pop("optimize")
     keys = set(flat(recipe)) | {f"optimize.<group>.{key}" for key in groups["peft"]}
     assert keys == known

@@ -14,9 +14,10 @@ from torch import Tensor
 import zofc
 from zofc.errors import DataError, RecipeError
 from zofc.methods import get_method, ridge
+from zofc.methods.ridge import RidgeSettings
 from zofc.model.backbone import Backbone
 from zofc.model.ridge import BYTES, STRENGTHS, RidgeHead, best_strength, regressors, solve
-from zofc.recipe import DataSettings, HeadSettings, MethodSettings, PeftSettings, Recipe, Ridge
+from zofc.recipe import DataSettings, HeadSettings, MethodSettings, PeftSettings, Recipe
 from zofc.training.runs import start_run, train
 
 CPU = torch.device("cpu")
@@ -135,7 +136,9 @@ def halves(images: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def learner(tiny: Backbone, images: Tensor, **settings: int) -> ridge.Ridge:
-    made = get_method("ridge")(tiny, Recipe(seed=3, method=MethodSettings(name="ridge"), ridge=Ridge(**settings)))
+    made = get_method("ridge")(
+        tiny, Recipe(seed=3, method=MethodSettings(name="ridge"), ridge=RidgeSettings(**settings))
+    )
     assert isinstance(made, ridge.Ridge) and made.groups() == {}
     for start in (0, 2):
         made.extend(range(start, start + 2))

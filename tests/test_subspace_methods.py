@@ -7,15 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from zofc.methods import get_method
+from zofc.methods import Method, method_class
 from zofc.methods.aper import Aper
-from zofc.methods.base import Method
-from zofc.methods.ease import Ease
-from zofc.methods.lae import LearnAccumulateEnsemble
+from zofc.methods.ease import Ease, EaseSettings
+from zofc.methods.lae import LaeSettings, LearnAccumulateEnsemble
 from zofc.model.backbone import Backbone
 from zofc.optim.placement import Placement
-from zofc.recipe import Ease as EaseRecipe
-from zofc.recipe import Group, HeadSettings, Lae, MethodSettings, PeftSettings, Recipe
+from zofc.recipe import Group, HeadSettings, MethodSettings, PeftSettings, Recipe
 
 
 def recipe(name: str, variant: str = "official", head: str = "cosine", **sections: object) -> Recipe:
@@ -34,7 +32,7 @@ def recipe(name: str, variant: str = "official", head: str = "cosine", **section
 
 
 def grown(backbone: Backbone, made: Recipe, *sizes: int) -> Method:
-    method = get_method(made.method.name)(backbone, made)
+    method = method_class(made)(backbone, made)
     for size in sizes:
         start = method.tasks[-1].stop if method.tasks else 0
         method.extend(range(start, start + size))
@@ -78,7 +76,7 @@ def test_lae_answers_with_the_larger_of_two_probabilities(tiny: Backbone, images
 
 def test_laes_copy_is_made_when_its_variant_says_and_follows_slowly(tiny: Backbone) -> None:
     for variant, task in (("official", 2), ("zofc", 1)):
-        method = grown(tiny, recipe("lae", variant, lae=Lae(decay=0.9)))
+        method = grown(tiny, recipe("lae", variant, lae=LaeSettings(decay=0.9)))
         assert isinstance(method, LearnAccumulateEnsemble)
         for number in (1, 2):
             assert (method.offline is None) == (number <= task) or number > task
@@ -180,7 +178,7 @@ def test_ease_with_one_task_is_the_cosine_to_prototypes(tiny: Backbone, images: 
 
 
 def test_ease_with_alpha_zero_scores_a_class_in_its_own_subspace_alone(tiny: Backbone, images: Tensor) -> None:
-    method = ease(tiny, images, 3, ease=EaseRecipe(alpha=0.0))
+    method = ease(tiny, images, 3, ease=EaseSettings(alpha=0.0))
     features, scores = method.subspaces(images), method.scores(images)
     for task in range(3):
         own = F.cosine_similarity(features[:, task][:, None], method.means[task][:, task][None], dim=-1)
@@ -206,7 +204,7 @@ def test_ease_synthesises_old_prototypes_as_its_formula_says(tiny: Backbone, ima
 
 
 def test_ease_weighs_the_other_subspaces_by_alpha_together(tiny: Backbone, images: Tensor) -> None:
-    method = ease(tiny, images, 3, ease=EaseRecipe(alpha=0.4))
+    method = ease(tiny, images, 3, ease=EaseSettings(alpha=0.4))
     features, known = method.subspaces(images), method.prototypes()
     cosines = F.cosine_similarity(features[:, None], known[None], dim=-1)  # (images, classes, subspaces)
     weights = torch.full((6, 3), 0.2)

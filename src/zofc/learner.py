@@ -108,7 +108,7 @@ class Learner:
         listeners: Sequence[Listener] = (),
     ) -> None:
         self.recipe = load_recipe(recipe, overrides) if isinstance(recipe, str) else change_recipe(recipe, overrides)
-        check_recipe(self.recipe)
+        self.recipe = check_recipe(self.recipe)
         device = pick_device(self.recipe.training.device)
         set_up(device, self.recipe.training)
         self.model = IncrementalModel(self.recipe, device)

@@ -21,7 +21,7 @@ from zofc import seeds
 from zofc.analysis.surface import Loss, Point
 from zofc.data.selection import select_per_class
 from zofc.errors import RunError
-from zofc.methods import get_method
+from zofc.methods import method_class
 from zofc.methods.classifier import Classifier
 from zofc.recipe import Recipe
 from zofc.training.checkpoint import kept_tasks, load_checkpoint, load_task
@@ -86,7 +86,7 @@ class KeptRun:
     def method(self, number: int) -> Classifier:
         """The method as it was after a task, counted from 1."""
         model, tasks = self.model, self.progress.tasks[:number]
-        model.classes, model.method = [], get_method(self.recipe.method.name)(model.backbone, self.recipe)
+        model.classes, model.method = [], method_class(self.recipe)(model.backbone, self.recipe)
         model.restore(self.progress.classes, tasks, load_task(self.kept[number]))
         method = model.method.double()
         assert isinstance(method, Classifier)
@@ -112,7 +112,7 @@ class KeptRun:
 
 
 def _check_method(recipe: Recipe) -> None:
-    name, kind = recipe.method.name, get_method(recipe.method.name)
+    name, kind = recipe.method.name, method_class(recipe)
     why = REFUSED.get(name)
     if not issubclass(kind, Classifier) or not kind.group_names:
         why = "it trains nothing"

@@ -51,9 +51,10 @@ def list_(
 
 def _print_settings(pattern: str) -> None:
     """A setting a paragraph: name, values and default on its first line, what it means below."""
+    from zofc.methods import SECTIONS
     from zofc.recipe.settings import list_settings
 
-    chosen = [setting for setting in list_settings() if setting.matches(pattern)]
+    chosen = [setting for setting in list_settings(SECTIONS) if setting.matches(pattern)]
     if not chosen:
         raise RecipeError(f"no setting has '{pattern}' in its name or description; without it, all are listed")
     for setting in chosen:

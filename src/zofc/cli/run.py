@@ -41,6 +41,10 @@ def run(
     recipes = [load_recipe(name, overrides) for name in chosen]
     if show:
         for recipe in recipes:
+            if recipe.sections:  # else nothing needs the methods, which are slow to import
+                from zofc.methods import complete_recipe
+
+                recipe = complete_recipe(recipe)
             out.print(dump_recipe(recipe), markup=False, highlight=False, end="", soft_wrap=True)
         return
 

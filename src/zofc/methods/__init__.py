@@ -3,9 +3,29 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from zofc.methods.base import METHODS, Method, check_placement, get_method, method
+from zofc.methods.base import (
+    METHODS,
+    SECTIONS,
+    Batches,
+    Method,
+    check_placement,
+    complete_recipe,
+    get_method,
+    method,
+    method_class,
+)
 
 for _file in iter_modules(__path__):
     import_module(f"{__name__}.{_file.name}")
 
-__all__ = ["METHODS", "Method", "check_placement", "get_method", "method"]
+__all__ = [
+    "METHODS",
+    "SECTIONS",
+    "Batches",
+    "Method",
+    "check_placement",
+    "complete_recipe",
+    "get_method",
+    "method",
+    "method_class",
+]

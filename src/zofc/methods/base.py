@@ -7,7 +7,7 @@ optimiser: the trainer does the one, a placement the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from zofc import seeds
 from zofc.errors import DataError, RecipeError, nearest
 from zofc.model.backbone import Backbone
 from zofc.model.params import Moving
-from zofc.recipe import Group, Recipe
+from zofc.recipe import METHOD_SECTIONS, Group, Recipe, Strict
 from zofc.seeds import Noise
 
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # the task's training images in the test view, with labels
@@ -41,7 +41,7 @@ class Method(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.recipe = recipe
-        self.noise: Noise | None = None  # of random layers, lent by first-order steps
+        self.noise: Noise | None = None  # of random layers, given by first-order steps
         self.tasks: list[range] = []  # class ids of each task so far, the current one last
 
     # -- tasks ---------------------------------------------------------------------------------------------------
@@ -123,12 +123,6 @@ class Method(nn.Module):
         """The named random stream from which initial values are drawn."""
         return seeds.torch_stream(self.recipe.seed, *name)
 
-    def drifts(self, group: str) -> bool:
-        """Whether this is the released code's variant with the group moved by zeroth order: what a loss ignores is then
-        perturbed and stepped all the same, and walks at random."""
-        plan = self.recipe.optimize.get(group)
-        return self.recipe.method.variant == "zofc" and plan is not None and plan.order == "zeroth"
-
     def named(self, names: Iterable[str], prefix: str = "") -> dict[str, Tensor]:
         own = dict(self.named_parameters())
         return {prefix + name: own[prefix + name] for name in names}
@@ -160,25 +154,65 @@ class Method(nn.Module):
 
 
 METHODS: dict[str, type[Method]] = {}
+VARIANTS: dict[tuple[str, str], type[Method]] = {}  # methods as `method.variant` changes them
+SECTIONS: dict[str, type[Strict]] = {}  # settings of methods, each under its method's name in a recipe
+
+Registered = TypeVar("Registered", bound=type[Method])
 
 
-def method(name: str) -> Callable[[type[Method]], type[Method]]:
-    def register(cls: type[Method]) -> type[Method]:
+def method(
+    name: str, settings: type[Strict] | None = None, variant: str | None = None
+) -> Callable[[Registered], Registered]:
+    """Register a method, with the settings it has in a recipe under its name; or a variant of a method."""
+
+    def register(cls: Registered) -> Registered:
+        if variant is not None:
+            VARIANTS[name, variant] = cls
+            return cls
         METHODS[name] = cls
+        if settings is not None:
+            SECTIONS[name] = settings
         return cls
 
     return register
 
 
-def get_method(name: str) -> type[Method]:
+def get_method(name: str, variant: str = "official") -> type[Method]:
+    """The class of a method, in a variant if it has one."""
     if name not in METHODS:
         raise RecipeError(f"method.name: unknown method '{name}'{nearest(name, METHODS)}")
-    return METHODS[name]
+    return VARIANTS.get((name, variant), METHODS[name])
+
+
+def method_class(recipe: Recipe) -> type[Method]:
+    """The class of a recipe's method, in its variant."""
+    return get_method(recipe.method.name, recipe.method.variant)
+
+
+def complete_recipe(recipe: Recipe) -> Recipe:
+    """The recipe with the settings of methods checked and written out in full: those of its own method, and those that
+    every recipe holds, so that equal recipes have equal digests whichever of them a file spells out."""
+    name = recipe.method.name
+    get_method(name)
+    names = [*METHOD_SECTIONS, *({name, *recipe.sections} - {*METHOD_SECTIONS})]
+    sections, problems = {}, []
+    for key in names:
+        if key not in SECTIONS:
+            if key in recipe.sections:
+                problems.append(f"{recipe.name}: {key}: unknown key{nearest(key, [*Recipe.model_fields, *SECTIONS])}")
+            continue
+        try:
+            sections[key] = recipe.section(key, SECTIONS[key]).model_dump()
+        except RecipeError as error:
+            problems.append(str(error))
+    if problems:
+        raise RecipeError("\n".join(problems))
+    return recipe.model_copy(update=sections)
 
 
 def check_placement(recipe: Recipe, plans: Mapping[str, object]) -> None:
     """Every group of the method has a placement, and no placement names a group it does not have."""
-    cls = get_method(recipe.method.name)
+    cls = method_class(recipe)
     for name in plans:
         if name not in cls.group_names:
             what = f"method '{recipe.method.name}' has no group '{name}'"

@@ -15,6 +15,7 @@ from torch import Tensor
 from zofc import seeds
 from zofc.errors import RecipeError
 from zofc.methods.base import Batches, Method, method
+from zofc.methods.ridge import make_ridge_head
 from zofc.model.backbone import Backbone
 from zofc.model.heads import HEADS, CosineHead
 from zofc.model.params import Moving, under
@@ -36,10 +37,7 @@ class Classifier(Method):
 
     def make_ridge(self, width: int) -> RidgeHead | None:
         """The regression that answers in place of the rows, if the recipe asks for it."""
-        plan = self.recipe.ridge
-        if self.recipe.method.readout == "rows":
-            return None
-        return RidgeHead(width, plan.projection, plan.budget, self.generator("projection"), self.device)
+        return None if self.recipe.method.readout == "rows" else make_ridge_head(self, width)
 
     @classmethod
     def check(cls, recipe: Recipe, task_sizes: Sequence[int], learned: int = 0) -> None:

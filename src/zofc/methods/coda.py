@@ -9,9 +9,10 @@ its own components; earlier ones take part and, being tensors of their own, stay
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from zofc.errors import RecipeError
@@ -22,12 +23,24 @@ from zofc.model.backbone import Backbone
 from zofc.model.components import KINDS, Components
 from zofc.model.params import Moving, under
 from zofc.model.vit import PROJECTED, Insert, Place
-from zofc.recipe import Recipe
+from zofc.recipe import Positive, Recipe, Strict
+
+
+class CodaSettings(Strict):
+    """CODA-Prompt: prefixes composed of components."""
+
+    pool: Positive = Field(100, description="components over all tasks")
+    per_task: Positive | None = Field(None, description="components per task, if not pool over the number of tasks")
+    length: Annotated[int, Field(gt=1, multiple_of=2)] = Field(8, description="tokens, half keys and half values")
+    blocks: str | tuple[int, ...] = Field("first 5", description="where the prefixes stand, as peft.blocks says it")
+    orthogonality: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="weight of the penalty on components that are not orthogonal"
+    )
 
 
 def components_per_task(recipe: Recipe) -> int:
     """The pool shared out among the tasks that the recipe plans; tasks beyond them bring as many again."""
-    coda, data = recipe.coda, recipe.data
+    coda, data = recipe.section("coda", CodaSettings), recipe.data
     if coda.per_task is not None:
         return coda.per_task
     tasks = data.planned_tasks
@@ -40,7 +53,7 @@ def components_per_task(recipe: Recipe) -> int:
     return coda.pool // tasks
 
 
-@method("coda")
+@method("coda", settings=CodaSettings)
 class CodaPrompt(Classifier):
     """Components and rows of the current task are trained; those of earlier tasks are not in the group."""
 
@@ -49,11 +62,12 @@ class CodaPrompt(Classifier):
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)
+        settings = self.settings = recipe.section("coda", CodaSettings)
         self.per_task = components_per_task(recipe)
-        if recipe.coda.per_task is None and recipe.coda.pool > backbone.width:  # said now, not in a late task
+        if settings.per_task is None and settings.pool > backbone.width:  # said now, not in a late task
             raise RecipeError(f"coda.pool: at most {backbone.width}, the backbone's width, can be orthogonal")
-        self.numbers = parse_blocks(recipe.coda.blocks, backbone.depth, "coda.blocks")
-        blocks = {str(number): Components(backbone.width, recipe.coda.length) for number in self.numbers}
+        self.numbers = parse_blocks(settings.blocks, backbone.depth, "coda.blocks")
+        blocks = {str(number): Components(backbone.width, settings.length) for number in self.numbers}
         self.peft = nn.ModuleDict(blocks)
 
     @classmethod
@@ -76,22 +90,19 @@ class CodaPrompt(Classifier):
             self.components(number).grow(self.per_task, self.generator("peft", number, task), self.device)
 
     def components(self, number: int) -> Components:
-        found = self.peft[str(number)]
-        assert isinstance(found, Components)
-        return found
+        components = self.peft[str(number)]
+        assert isinstance(components, Components)
+        return components
 
     def groups(self) -> dict[str, dict[str, Tensor]]:
         groups = super().groups()
         if not groups:
             return {}
-        everything, current = range(len(self.tasks)), range(len(self.tasks) - 1, len(self.tasks))
-        # the released code steps all that requires a gradient, which under zeroth order moves old components and rows;
-        # it also holds the ViT's own 86 M weights, which are not moved here: no method's parameters are the backbone's
-        if self.drifts("head"):
-            groups = {"head": self.named(self.head.moving_names(range(len(self.blocks))), "head.")}
-        tasks = everything if self.drifts("peft") else current
+        return {"peft": self.components_of(range(len(self.tasks) - 1, len(self.tasks))), **groups}
+
+    def components_of(self, tasks: range) -> dict[str, Tensor]:
         names = [f"{number}.{kind}.{task}" for number in self.numbers for kind in KINDS for task in tasks]
-        return {"peft": self.named(names, "peft."), **groups}
+        return self.named(names, "peft.")
 
     @torch.no_grad()
     def prepare(self, images: Tensor) -> Any:
@@ -106,9 +117,9 @@ class CodaPrompt(Classifier):
 
     def loss(self, moving: Moving, features: Tensor, labels: Tensor) -> Tensor:
         loss = super().loss(moving, features, labels)
-        if self.recipe.coda.orthogonality:
+        if self.settings.orthogonality:
             peft = under(moving, "peft")
             for number in self.numbers:
                 penalty = self.components(number).penalty(under(peft, str(number)), features)
-                loss = loss + self.recipe.coda.orthogonality * penalty
+                loss = loss + self.settings.orthogonality * penalty
         return loss

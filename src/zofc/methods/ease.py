@@ -6,9 +6,10 @@ synthesised from the later classes: as similar as it is to them in its own subsp
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,10 +21,16 @@ from zofc.model.params import Moving, frozen, under
 from zofc.model.peft import make_peft
 from zofc.model.peft_base import PeftModule
 from zofc.model.vit import State
-from zofc.recipe import Recipe
+from zofc.recipe import Recipe, Strict
 
 
-@method("ease")
+class EaseSettings(Strict):
+    """Expandable subspace ensemble."""
+
+    alpha: Annotated[float, Field(ge=0)] = Field(0.1, description="weight of the other tasks' subspaces, in all")
+
+
+@method("ease", settings=EaseSettings)
 class Ease(Classifier):
     """One adapter per task, prototypes in every subspace, the other tasks' subspaces weighted by alpha."""
 
@@ -34,6 +41,7 @@ class Ease(Classifier):
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)
+        self.settings = recipe.section("ease", EaseSettings)
         self.adapters = nn.ModuleList()
         self.means = nn.ParameterList()  # task i: (classes, subspaces 0..i, width)
         self.known: Tensor | None = None  # the whole classifier, made when first asked for
@@ -61,10 +69,7 @@ class Ease(Classifier):
         if not head:
             return {}
         task = len(self.tasks) - 1
-        moving = self.named(dict(self.peft.named_parameters()), f"adapters.{task}.")
-        if self.drifts("peft"):  # the released code also perturbs and steps the prototypes
-            moving |= self.named((str(i) for i in range(task)), "means.")
-        return {"peft": moving, **head}
+        return {"peft": self.named(dict(self.peft.named_parameters()), f"adapters.{task}."), **head}
 
     def prepare(self, images: Tensor) -> State:
         return self.backbone.enter(images, self.peft.entrance)
@@ -77,8 +82,8 @@ class Ease(Classifier):
     def subspaces(self, images: Tensor) -> Tensor:
         """Features in the subspace of every task so far, (batch, tasks, width)."""
         prepared = self.prepare(images)
-        found = [self.backbone.leave(prepared, one.inserts({})) for one in self.by_task]
-        return torch.stack(found, dim=1)
+        features = [self.backbone.leave(prepared, one.inserts({})) for one in self.by_task]
+        return torch.stack(features, dim=1)
 
     def end_task(self, batches: Batches) -> None:
         means = self.class_means(batches, self.tasks[-1], lambda images: self.subspaces(images).flatten(1))
@@ -110,6 +115,6 @@ class Ease(Classifier):
         features, known = self.subspaces(images), self.prototypes()
         cosines = torch.einsum("btw,ctw->bct", F.normalize(features, dim=-1), F.normalize(known, dim=-1))
         task_of = torch.cat([torch.full((len(classes),), i) for i, classes in enumerate(self.tasks)])
-        weights = torch.full((len(known), count), self.recipe.ease.alpha / max(count - 1, 1))
+        weights = torch.full((len(known), count), self.settings.alpha / max(count - 1, 1))
         weights[torch.arange(len(known)), task_of] = 1.0
         return (cosines * weights.to(cosines)).sum(-1)

@@ -9,9 +9,10 @@ The inputs h are collected in the test view of the training images; the authors 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from zofc.errors import DataError, RecipeError
@@ -22,10 +23,17 @@ from zofc.model.backbone import Backbone
 from zofc.model.params import Moving, frozen, linear
 from zofc.model.subspace import Subspaces, design, keep
 from zofc.model.vit import PROJECTED, Additions, Insert, Place, State
-from zofc.recipe import Recipe
+from zofc.recipe import Recipe, Strict
 
 
-@method("inflora")
+class InfLoraSettings(Strict):
+    """Interference-free low-rank adaptation."""
+
+    threshold: Annotated[float, Field(gt=0, le=1)] = Field(0.95, description="energy kept of the first task's inputs")
+    threshold_end: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="energy kept of the last task's inputs")
+
+
+@method("inflora", settings=InfLoraSettings)
 class InfLora(Classifier):
     """Branches of old tasks, like the rows of old classes, are tensors of their own and in no group."""
 
@@ -34,6 +42,7 @@ class InfLora(Classifier):
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)
+        self.settings = recipe.section("inflora", InfLoraSettings)
         if recipe.peft.rank > backbone.width:
             raise RecipeError(f"peft.rank: a branch has at most the backbone's width, {backbone.width}, directions")
         self.planned = recipe.data.planned_tasks
@@ -47,11 +56,6 @@ class InfLora(Classifier):
         super().check(recipe, task_sizes, learned)
         if recipe.head.kind != "linear":
             raise RecipeError("head.kind: InfLoRA has a linear head for each task; use head.kind=linear")
-        if recipe.method.variant == "zofc" and recipe.data.planned_tasks is None:
-            raise RecipeError(
-                "method.variant: 'zofc' moves branches of later tasks; set data.classes, with data.by=class, to say "
-                "how many"
-            )
 
     def extend(self, classes: range) -> None:
         super().extend(classes)
@@ -63,16 +67,8 @@ class InfLora(Classifier):
 
     @property
     def opened(self) -> list[int]:
-        """The tasks whose branches may move: the current one.
-
-        The released code picks tensors by "lora_B_k.<task>" in their names, so task 1 also opens 10..19: no gradient
-        reaches those, but a zeroth-order step moves them, and they start away from zero. `variant: zofc` does that with
-        the branches; it cannot with the heads of later tasks, whose sizes are not known yet.
-        """
-        now = len(self.tasks) - 1
-        if self.recipe.method.variant == "official":
-            return [now]
-        return [now, *(later for later in range(now + 1, self.planned or 0) if str(later).startswith(str(now)))]
+        """The tasks whose branches may move: the current one."""
+        return [len(self.tasks) - 1]
 
     def groups(self) -> dict[str, dict[str, Tensor]]:
         head = super().groups()
@@ -85,7 +81,7 @@ class InfLora(Classifier):
     @property
     def threshold(self) -> float:
         """τ_t, rising from `threshold` towards `threshold_end`; where the number of tasks is unknown it stays."""
-        start, end = self.recipe.inflora.threshold, self.recipe.inflora.threshold_end
+        start, end = self.settings.threshold, self.settings.threshold_end
         now = len(self.tasks) - 1
         return start if self.planned is None else start + (end - start) * min(now / self.planned, 1)
 

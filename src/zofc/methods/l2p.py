@@ -7,9 +7,10 @@ loss = cross-entropy − λ · mean over images of Σ_chosen cos(query, key).
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,7 +21,16 @@ from zofc.model import vit as walking
 from zofc.model.backbone import START, Backbone
 from zofc.model.params import Moving, frozen, taken
 from zofc.model.vit import State
-from zofc.recipe import Recipe
+from zofc.recipe import Positive, Recipe, Strict
+
+
+class L2pSettings(Strict):
+    """Learning to prompt: a pool of prompts, chosen by keys."""
+
+    pool: Positive = Field(10, description="prompts there are, shared by all tasks")
+    length: Positive = Field(5, description="tokens of a prompt")
+    top: Positive = Field(5, description="prompts chosen")
+    pull: Annotated[float, Field(ge=0)] = Field(0.1, description="weight of the pull between query and chosen keys")
 
 
 class Prompted(NamedTuple):
@@ -63,7 +73,7 @@ def take(prompts: Tensor, ids: Tensor) -> Tensor:
     return chosen.reshape(*leading, ids.shape[-2], -1, prompts.shape[-1])
 
 
-@method("l2p")
+@method("l2p", settings=L2pSettings)
 class LearningToPrompt(Classifier):
     """The pool is shared by all tasks and keeps moving; rows of old classes do not."""
 
@@ -73,7 +83,7 @@ class LearningToPrompt(Classifier):
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)
-        vit, settings = backbone.vit, recipe.l2p
+        vit, settings = backbone.vit, recipe.section("l2p", L2pSettings)
         if vit.cls_token is None or vit.pos_embed is None or vit.no_embed_class:
             raise RecipeError(
                 "backbone.name: L2P's prompts take the position of the class token, and that of "
@@ -83,16 +93,12 @@ class LearningToPrompt(Classifier):
             raise RecipeError(f"l2p.top: expected at most l2p.pool, {settings.pool}, got {settings.top}")
         pool = PromptPool(backbone.width, settings.pool, settings.length, self.generator("peft"))
         self.peft = pool.to(backbone.device)
-        # a vote among test images lets an answer depend on its neighbours (the released code): official asks each alone
-        self.answers_together = recipe.method.variant == "zofc"
+        self.settings = settings
 
     def groups(self) -> dict[str, dict[str, Tensor]]:
         groups = super().groups()
         if not groups:
             return {}
-        if self.drifts("head"):
-            # the released code masks the logits of old classes but steps their rows, which then walk at random
-            groups = {"head": self.named(self.head.moving_names(range(len(self.blocks))), "head.")}
         return {"peft": self.named(dict(self.peft.named_parameters()), "peft."), **groups}
 
     @torch.no_grad()
@@ -106,7 +112,7 @@ class LearningToPrompt(Classifier):
     def prompted(self, moving: Moving, prepared: Any, batchwise: bool) -> Prompted:
         vit, (query, tokens), pool = self.backbone.vit, prepared, taken(self.peft, moving, "peft.")
         similarity = F.normalize(query, dim=-1) @ F.normalize(pool["keys"], dim=-1).mT  # ([queries,] batch, pool)
-        ids = choose(similarity, self.recipe.l2p.top, batchwise)
+        ids = choose(similarity, self.settings.top, batchwise)
         chosen = take(pool["prompts"], ids).to(tokens.dtype)
         prompts = vit.norm_pre(chosen + vit.pos_embed[:, :1])  # as every token enters
         count, shape = prompts.shape[-2], (*(prompts.shape[:-3] or tokens.shape[:-3]), tokens.shape[-3], -1, -1)
@@ -122,7 +128,7 @@ class LearningToPrompt(Classifier):
 
     def loss(self, moving: Moving, features: Any, labels: Tensor) -> Tensor:
         pull: Tensor = features.pull.mean(-1)
-        return super().loss(moving, features, labels) - self.recipe.l2p.pull * pull
+        return super().loss(moving, features, labels) - self.settings.pull * pull
 
     def extract(self, images: Tensor) -> Tensor:
         return self.prompted({}, self.prepare(images), batchwise=self.answers_together).features

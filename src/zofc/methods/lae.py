@@ -1,16 +1,16 @@
 """LAE (learning, accumulation, ensemble): the PEFT module that is trained, and a slow copy that follows it.
 
-`official`: the offline copy is made at the start of the second task, and the module's pause at the start of a task
-(`optimize.peft.start`) is not made in the first one. `zofc`: the copy is there from the start, so that it stays near
-"no module" for thousands of steps, the pause is made in every task, and an adapter stands beside the MLP.
+The offline copy is made at the start of the second task, and the module's pause at the start of a task
+(`optimize.peft.start`) is not made in the first one.
 """
 
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from zofc.methods.adapter import AdapterClassifier
@@ -18,41 +18,50 @@ from zofc.methods.base import method
 from zofc.model.backbone import Backbone
 from zofc.model.heads import LinearHead
 from zofc.model.peft_base import PeftModule
-from zofc.recipe import Group, Recipe
+from zofc.recipe import Group, Recipe, Strict
 
 
-@method("lae")
+class LaeSettings(Strict):
+    """Learning, accumulation, ensemble."""
+
+    decay: Annotated[float, Field(ge=0, lt=1)] = Field(0.9999, description="of the offline copy's moving average")
+
+
+@method("lae", settings=LaeSettings)
 class LearnAccumulateEnsemble(AdapterClassifier):
     """A trained module and its moving average; the answer is the larger of their two probabilities."""
 
     regressed: ClassVar[bool] = False
+    copied_in: ClassVar[int] = 1  # the task at whose start the offline copy is made
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
-        self.official = recipe.method.variant == "official"
-        if not self.official:
-            recipe = recipe.model_copy(update={"peft": recipe.peft.model_copy(update={"beside": "mlp"})})
         super().__init__(backbone, recipe)
+        self.settings = recipe.section("lae", LaeSettings)
         self.offline: PeftModule | None = None
 
     def extend(self, classes: range) -> None:
         new = classes not in self.tasks
         super().extend(classes)
-        task = len(self.tasks) - 1
-        if new and self.official and isinstance(self.head, LinearHead):  # its authors start the rows near zero
-            rows = torch.empty(len(classes), self.head.width)
-            self.head.set_rows(self.block, rows.normal_(0, 0.001, generator=self.generator("head", self.block)))
-        if task == (1 if self.official else 0):
+        if new:
+            self.start_rows(len(classes))
+        if len(self.tasks) - 1 == self.copied_in:
             self.offline = deepcopy(self.peft)
 
+    def start_rows(self, count: int) -> None:
+        """The rows of new classes in a linear head start near zero."""
+        if isinstance(self.head, LinearHead):
+            rows = torch.empty(count, self.head.width)
+            self.head.set_rows(self.block, rows.normal_(0, 0.001, generator=self.generator("head", self.block)))
+
     def plan(self, name: str, group: Group) -> Group:
-        unpaused = name == "peft" and self.official and len(self.tasks) == 1
+        unpaused = name == "peft" and len(self.tasks) == 1
         return group.model_copy(update={"start": 0}) if unpaused else group
 
     def after_step(self) -> None:
         if self.offline is None:
             return
         for slow, fast in zip(self.offline.parameters(), self.peft.parameters(), strict=True):
-            slow.lerp_(fast, 1 - self.recipe.lae.decay)
+            slow.lerp_(fast, 1 - self.settings.decay)
 
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:

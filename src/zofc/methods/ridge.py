@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from zofc import seeds
 from zofc.methods.base import Batches, Method, method
 from zofc.model.backbone import Backbone
 from zofc.model.ridge import RidgeHead
-from zofc.recipe import Recipe
+from zofc.recipe import Positive, Recipe, Strict
 
 
-@method("ridge")
+class RidgeSettings(Strict):
+    """The closed-form head: ridge regression on the features."""
+
+    projection: Annotated[int, Field(ge=0)] = Field(0, description="width of the random projection; 0: none")
+    budget: Positive | None = Field(None, description="bytes for the Gram matrix, which caps the projection")
+
+
+def make_ridge_head(method: Method, width: int) -> RidgeHead:
+    """The regression with the recipe's settings, on features of so many numbers."""
+    settings = method.recipe.section("ridge", RidgeSettings)
+    return RidgeHead(width, settings.projection, settings.budget, method.generator("projection"), method.device)
+
+
+@method("ridge", settings=RidgeSettings)
 class Ridge(Method):
     """The training-free row that a user would pick today; with a random projection it is RanPAC without its adapter."""
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)
-        plan = recipe.ridge
-        generator = self.generator("projection")
-        self.head = RidgeHead(backbone.width, plan.projection, plan.budget, generator, self.device)
+        self.head = make_ridge_head(self, backbone.width)
 
     def extend(self, classes: range) -> None:
         if classes not in self.tasks:

@@ -27,6 +27,7 @@ EXPECTED = {
     "greater_than_equal": "{ge} or more",
     "less_than": "less than {lt}",
     "less_than_equal": "{le} or less",
+    "multiple_of": "a multiple of {multiple_of}",
     "too_long": "at most {max_length} entries",
 }
 
@@ -46,8 +47,7 @@ def explain_errors(model: type[BaseModel], layer: Layer, errors: list[ErrorDetai
         loc, kind, context = error["loc"], error["type"], error.get("ctx", {})
         key = locate(loc, layer.values)
         if kind == "extra_forbidden":
-            known = [*keys_of(model, loc[:-1]), *(() if loc[:-1] else ("extends", "presets"))]
-            yield layer.problem(loc, f"unknown key{nearest(str(loc[-1]), known)}")
+            yield layer.problem(loc, f"unknown key{nearest(str(loc[-1]), keys_of(model, loc[:-1]))}")
         elif kind == "missing" and isinstance(loc[-1], str):
             parent = layer.origin(key)
             yield Problem(parent.file, parent.line, (*parent.key, loc[-1]), "missing; it has no default")

@@ -46,7 +46,7 @@ class Layer:
 
     def __or__(self, top: Layer) -> Layer:
         """This layer with another one over it."""
-        origins = {**self.origins, **top.origins}
+        origins = {**self.origins, **{key: origin for key, origin in top.origins.items() if key}}
         return Layer(self.file, merge(self.values, top.values), origins, self.problems + top.problems)
 
     def without(self, *names: str) -> Layer:
@@ -59,18 +59,26 @@ class Layer:
             value = value.get(name) if isinstance(value, dict) else None
         depth = len(prefix)
         origins = {key[depth:]: origin for key, origin in self.origins.items() if key[:depth] == prefix}
+        origins[()] = self.origin(prefix)
         return Layer(self.file, value if isinstance(value, dict) else {}, origins)
 
     def origin(self, key: Key) -> Origin:
         """Where `key` came from; for what was never written, where the mapping around it came from."""
-        for length in range(len(key), 0, -1):
-            if found := self.origins.get(key[:length]):
-                return replace(found, key=found.key + key[length:])
+        for length in range(len(key), -1, -1):
+            if origin := self.origins.get(key[:length]):
+                return replace(origin, key=origin.key + key[length:])
         return Origin(self.file, None, key)
 
     def problem(self, key: Key, text: str) -> Problem:
         origin = self.origin(key)
         return Problem(origin.file, origin.line, origin.key, text)
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the values of a recipe were written, for messages; recipes are equal whatever their sources."""
+
+    origins: dict[Key, Origin] = field(default_factory=dict, compare=False)
 
 
 def merge(base: dict[str, Value], top: dict[str, Value]) -> dict[str, Value]:

@@ -13,7 +13,7 @@ from zofc.recipe.check import validate
 from zofc.recipe.files import read_files, shipped_names
 from zofc.recipe.layers import Layer, Problem, quote
 from zofc.recipe.parse import FILE_KEYS, read_overrides, write_yaml
-from zofc.recipe.schema import PRESETS, Recipe
+from zofc.recipe.schema import METHOD_SECTIONS, PRESETS, MethodSettings, Recipe
 
 
 def recipe_names() -> list[str]:
@@ -35,16 +35,16 @@ def change_recipe(recipe: Recipe, overrides: str | Sequence[str]) -> Recipe:
     """A recipe with overrides over it, checked as those of a file are."""
     if not overrides:
         return recipe
-    written = Layer(recipe.name, {**recipe.model_dump(), "resolved": recipe.preset})
-    return _built(written, read_overrides(overrides))
+    values = {**recipe.model_dump(), "resolved": recipe.preset}
+    return _built(Layer(recipe.name, values, recipe.origins), read_overrides(overrides))
 
 
 def _built(written: Layer, changes: Layer) -> Recipe:
     problems = [*written.problems, *changes.problems, *_overlay_problems(written)]
     problems += _choice_problems(written, changes)
     chosen = (written | changes).values.get("preset", "paper")
-    recipe, found = validate(Recipe, _overlaid(written, str(chosen), changes))
-    problems += [problem for problem in found if problem.key != ("preset",)]
+    recipe, mistakes = _validated(_overlaid(written, str(chosen), changes))
+    problems += [problem for problem in mistakes if problem.key != ("preset",)]
     for preset in PRESETS:  # a mistake in an overlay should not wait until somebody chooses it
         if preset != chosen and preset in written.part("presets").values:
             problems += _mistakes(written, preset, changes)
@@ -59,6 +59,18 @@ def dump_recipe(recipe: Recipe) -> str:
     return f"{text}resolved: {recipe.preset}  # the preset whose values are written above\n"
 
 
+def _validated(layer: Layer) -> tuple[Recipe | None, list[Problem]]:
+    """The layer as a recipe, or everything that is wrong with it. A key that the schema does not know must hold the
+    settings of the recipe's method, or of one that every recipe may speak of."""
+    method = layer.part("method").values.get("name", MethodSettings().name)
+    known = {*Recipe.model_fields, *METHOD_SECTIONS, str(method)}
+    unknown = [name for name in layer.values if name not in known]
+    recipe, problems = validate(Recipe, layer.without(*unknown))
+    for name in unknown:
+        problems.append(layer.problem((name,), f"unknown key{nearest(name, {*known, *FILE_KEYS[:2]})}"))
+    return recipe and recipe.written_at(layer.origins), problems
+
+
 def _overlaid(written: Layer, preset: str, changes: Layer) -> Layer:
     return written.without(*FILE_KEYS) | _overlay(written, preset) | changes
 
@@ -69,8 +81,8 @@ def _overlay(written: Layer, preset: str) -> Layer:
 
 def _mistakes(written: Layer, preset: str, changes: Layer) -> Iterator[Problem]:
     """What is wrong in an overlay whatever lies below it: one that is not chosen need not fit the user's values."""
-    alone = {problem.key for problem in validate(Recipe, _overlay(written, preset))[1]}
-    for problem in validate(Recipe, _overlaid(written, preset, changes))[1]:
+    alone = {problem.key for problem in _validated(_overlay(written, preset))[1]}
+    for problem in _validated(_overlaid(written, preset, changes))[1]:
         if problem.key in alone and problem.key[:1] == ("presets",):
             yield problem
 

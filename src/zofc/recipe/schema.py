@@ -9,17 +9,21 @@ this method have that group?) is checked when the run is resolved, before any wo
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator
 
+from zofc.errors import RecipeError
+from zofc.recipe.check import validate
+from zofc.recipe.layers import Key, Layer, Origin, Sources
 from zofc.units import parse_bytes
 
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Preset = Literal["paper", "controlled", "released", "fast"]
 PRESETS: tuple[str, ...] = get_args(Preset)
-
+METHOD_SECTIONS = ("lae", "l2p", "coda", "ease", "inflora", "ridge")  # every recipe of version 0.1 holds them
 
 PAPER_BACKBONE = "vit_base_patch16_224.augreg_in21k"
 
@@ -28,6 +32,12 @@ class Strict(BaseModel):
     """No unknown keys, no silent conversions, no changes after validation."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+Section = TypeVar("Section", bound=Strict)
+SectionValues = Annotated[
+    dict[str, Any], BeforeValidator(lambda value: value.model_dump() if isinstance(value, Strict) else value)
+]
 
 
 class ViewSettings(Strict):
@@ -145,53 +155,6 @@ class MethodSettings(Strict):
     )
 
 
-class Lae(Strict):
-    """Learning, accumulation, ensemble."""
-
-    decay: Annotated[float, Field(ge=0, lt=1)] = Field(0.9999, description="of the offline copy's moving average")
-
-
-class L2p(Strict):
-    """Learning to prompt: a pool of prompts, chosen by keys."""
-
-    pool: Positive = Field(10, description="prompts there are, shared by all tasks")
-    length: Positive = Field(5, description="tokens of a prompt")
-    top: Positive = Field(5, description="prompts chosen")
-    pull: Annotated[float, Field(ge=0)] = Field(0.1, description="weight of the pull between query and chosen keys")
-
-
-class Coda(Strict):
-    """CODA-Prompt: prefixes composed of components."""
-
-    pool: Positive = Field(100, description="components over all tasks")
-    per_task: Positive | None = Field(None, description="components per task, if not pool over the number of tasks")
-    length: Annotated[int, Field(gt=1, multiple_of=2)] = Field(8, description="tokens, half keys and half values")
-    blocks: str | tuple[int, ...] = Field("first 5", description="where the prefixes stand, as peft.blocks says it")
-    orthogonality: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="weight of the penalty on components that are not orthogonal"
-    )
-
-
-class Ease(Strict):
-    """Expandable subspace ensemble."""
-
-    alpha: Annotated[float, Field(ge=0)] = Field(0.1, description="weight of the other tasks' subspaces, in all")
-
-
-class InfLora(Strict):
-    """Interference-free low-rank adaptation."""
-
-    threshold: Annotated[float, Field(gt=0, le=1)] = Field(0.95, description="energy kept of the first task's inputs")
-    threshold_end: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="energy kept of the last task's inputs")
-
-
-class Ridge(Strict):
-    """The closed-form head: ridge regression on the features."""
-
-    projection: Annotated[int, Field(ge=0)] = Field(0, description="width of the random projection; 0: none")
-    budget: Positive | None = Field(None, description="bytes for the Gram matrix, which caps the projection")
-
-
 class Group(Strict):
     """How one group of parameters is moved. Keys of the other order are unused."""
 
@@ -283,6 +246,11 @@ class PaperCell(Strict):
 class Recipe(Strict):
     """One run, complete."""
 
+    # settings that a method declares stand under its name, `l2p: {pool: 10}`: plain values, until `section` checks them
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, SectionValues]
+    _sources: Sources = PrivateAttr(default_factory=Sources)
+
     name: str = Field("unnamed", description="what the run folder is called after; else that of the recipe file")
     title: str | None = Field(None, description="what tables and plots call it")
     preset: Preset = Field("paper", description="which overlay of the recipe lies over it; few recipes have all")
@@ -295,12 +263,6 @@ class Recipe(Strict):
     views: ViewSettings = ViewSettings()
     peft: PeftSettings = PeftSettings()
     head: HeadSettings = HeadSettings()
-    lae: Lae = Lae()
-    l2p: L2p = L2p()
-    coda: Coda = Coda()
-    ease: Ease = Ease()
-    inflora: InfLora = InfLora()
-    ridge: Ridge = Ridge()
     optimize: dict[str, Group] = Field(default_factory=dict)
     training: TrainingSettings = TrainingSettings()
     paper: PaperCell | None = None
@@ -310,3 +272,25 @@ class Recipe(Strict):
     def _sorted(cls, groups: dict[str, Group]) -> dict[str, Group]:
         """In the order of their names, so that equal recipes are equal in every respect."""
         return dict(sorted(groups.items()))
+
+    @property
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """The settings of methods, by method."""
+        return dict(self.__pydantic_extra__)
+
+    @property
+    def origins(self) -> dict[Key, Origin]:
+        """Where the settings of methods were written."""
+        return self._sources.origins
+
+    def written_at(self, origins: Mapping[Key, Origin]) -> Recipe:
+        """The recipe, knowing where the settings of its methods were written."""
+        self._sources = Sources({key: origin for key, origin in origins.items() if key and key[0] in self.sections})
+        return self
+
+    def section(self, name: str, model: type[Section]) -> Section:
+        """The settings of a method as it declares them, defaults where the recipe says nothing."""
+        values, problems = validate(model, Layer(self.name, dict(self.sections), self.origins).part(name))
+        if values is None:
+            raise RecipeError("\n".join(map(str, problems)))
+        return values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -28,20 +28,33 @@ class SettingInfo:
         return pattern.casefold() in f"{self.key}\n{self.description}".casefold()
 
 
-def list_settings(model: type[BaseModel] = Recipe, prefix: str = "") -> Iterator[SettingInfo]:
-    """Those of a model and of the models in it, in their order; `<group>` stands for any name."""
-    for name, field in model.model_fields.items():
+def list_settings(sections: Mapping[str, type[BaseModel]] | None = None) -> Iterator[SettingInfo]:
+    """Those of a recipe, and of the sections that methods declare; `<group>` stands for any name."""
+    for name, field in Recipe.model_fields.items():
+        if name == "optimize":
+            for section, model in sorted((sections or {}).items()):
+                yield from _settings_of(model, f"{section}.")
+        yield from _settings_of(Recipe, "", {name: field})
+
+
+def _settings_of(
+    model: type[BaseModel], prefix: str, fields: Mapping[str, FieldInfo] | None = None
+) -> Iterator[SettingInfo]:
+    """Those of a model and of the models in it, in their order."""
+    for name, field in (fields or model.model_fields).items():
         inner, step = _inner(field.annotation)
         if inner is not None:
-            yield from list_settings(inner, f"{prefix}{name}.{step}")
+            yield from _settings_of(inner, f"{prefix}{name}.{step}")
             continue
         default = "none" if field.is_required() else _written(field.default)
         yield SettingInfo(prefix + name, _values(field.annotation, field.metadata), default, field.description or "")
 
 
-def describe_section(key: str) -> str:
+def describe_section(key: str, sections: Mapping[str, type[BaseModel]] | None = None) -> str:
     """What the part of a recipe that a setting belongs to is about."""
     name, inside, _ = key.partition(".")
+    if sections and name in sections:
+        return (sections[name].__doc__ or "").strip()
     inner, _ = _inner(Recipe.model_fields[name].annotation) if inside else (Recipe, "")
     return (inner.__doc__ or "").strip() if inner else ""
 
@@ -52,7 +65,7 @@ def _inner(kind: Any) -> tuple[type[BaseModel] | None, str]:
         return kind, ""
     if get_origin(kind) is dict:
         return get_args(kind)[1], "<group>."
-    return next((found for option in get_args(kind) if (found := _inner(option))[0]), (None, ""))
+    return next((inner for option in get_args(kind) if (inner := _inner(option))[0]), (None, ""))
 
 
 def _values(kind: Any, metadata: Any = ()) -> str:
@@ -69,8 +82,8 @@ def _values(kind: Any, metadata: Any = ()) -> str:
         return f"list of {_plural(entries[0], len(entries) if entries[-1] is not ... else 0)}"
     if options := get_args(kind):
         return " or ".join(_values(option) for option in options)
-    found = ((sign, getattr(one, name, None)) for one in metadata for name, sign in BOUNDS.items())
-    bounds = [f"{sign} {bound:.12g}" for sign, bound in found if bound is not None]
+    signed = ((sign, getattr(one, name, None)) for one in metadata for name, sign in BOUNDS.items())
+    bounds = [f"{sign} {bound:.12g}" for sign, bound in signed if bound is not None]
     return " ".join([WORDS[kind], ", ".join(bounds)]).strip()
 
 

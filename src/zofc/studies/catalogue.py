@@ -8,7 +8,7 @@ from functools import cache
 
 from zofc import paper
 from zofc.errors import RecipeError, nearest
-from zofc.methods import get_method
+from zofc.methods import method_class
 from zofc.recipe import Recipe, change_recipe, load_recipe, recipe_names
 from zofc.studies import settings
 from zofc.studies.grid import Cell
@@ -108,7 +108,7 @@ class Study:
         if f"{line.family}/{there.recipes}" not in recipe_names():
             return ""
         recipe = _loaded(f"{line.family}/{there.recipes}", there.changes)
-        return get_method(recipe.method.name).refuses_domains if recipe.data.by == "domain" else None
+        return method_class(recipe).refuses_domains if recipe.data.by == "domain" else None
 
     def printed(self, line: Line, setting: str) -> dict[str, float]:
         """What the paper prints there, by our metrics' names; nothing where it prints nothing."""

@@ -20,6 +20,7 @@ import torch
 
 from zofc.data.source import remembered_sources
 from zofc.errors import Interrupted, RunError, ZofcError
+from zofc.methods import complete_recipe
 from zofc.recipe import Recipe
 from zofc.studies.jobs import TRAIN, Job, Row
 from zofc.studies.pool import STOPPED, Killed, in_processes
@@ -33,6 +34,10 @@ class Cell:
     labels: Mapping[str, str | int | float]
     recipe: Recipe
     work: Job = TRAIN
+
+    def __post_init__(self) -> None:
+        """Results are found again by the digest of a recipe in full."""
+        object.__setattr__(self, "recipe", complete_recipe(self.recipe))
 
     def __str__(self) -> str:
         return " ".join(str(value) for value in self.labels.values())

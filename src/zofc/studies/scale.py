@@ -94,7 +94,7 @@ class Scale:
         if self.batch_size is not None:
             changes["training"] = recipe.training.model_copy(update={"batch_size": self.batch_size})
         if self.coda_pool is not None:
-            changes["coda"] = recipe.coda.model_copy(update={"pool": self.coda_pool})
+            changes["coda"] = {**recipe.sections.get("coda", {}), "pool": self.coda_pool}
         return recipe.model_copy(update=changes)
 
     def _epochs(self, epochs: int, start: int) -> dict[str, int]:

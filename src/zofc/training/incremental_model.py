@@ -12,7 +12,7 @@ from zofc.data.loading import Loader
 from zofc.data.source import ImageSet
 from zofc.data.views import TestView, TrainView
 from zofc.errors import RunError
-from zofc.methods import get_method
+from zofc.methods import method_class
 from zofc.model.backbone import PRECISIONS, load_backbone
 from zofc.recipe import Recipe
 from zofc.training.memory import scored_at_once
@@ -33,7 +33,7 @@ class IncrementalModel:
             training.recompute,
             training.compile,
         )
-        self.method = get_method(recipe.method.name)(self.backbone, recipe)
+        self.method = method_class(recipe)(self.backbone, recipe)
         self.classes: list[str] = []
         self._fits: tuple[int, int] | None = None  # how many images were to be scored at a time, and how many can be
         self.train_view, self.test_view = make_views(
@@ -77,7 +77,7 @@ class IncrementalModel:
         try:
             yield
         except BaseException:
-            self.classes, self.method = [], get_method(self.recipe.method.name)(self.backbone, self.recipe)
+            self.classes, self.method = [], method_class(self.recipe)(self.backbone, self.recipe)
             self.restore(names, tasks, state)
             raise
 

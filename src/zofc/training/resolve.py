@@ -9,7 +9,7 @@ from pathlib import Path
 from zofc.data import DomainStream, Source, SourceOptions, Stream, open_source
 from zofc.data.source import SOURCES, unknown_source
 from zofc.errors import BrokenImages, DataError, RecipeError, ZofcError, nearest
-from zofc.methods import check_placement, get_method
+from zofc.methods import check_placement, complete_recipe, method_class
 from zofc.model.peft import PEFTS
 from zofc.optim.estimators import get_estimator
 from zofc.recipe import Recipe
@@ -20,9 +20,10 @@ from zofc.training.loggers import check_loggers
 AnyStream = Stream | DomainStream
 
 
-def check_recipe(recipe: Recipe) -> None:
-    """What can be said without opening data or weights."""
-    get_method(recipe.method.name)
+def check_recipe(recipe: Recipe) -> Recipe:
+    """The recipe with the settings of its method in full, if nothing is wrong that can be told without opening data or
+    weights."""
+    recipe = complete_recipe(recipe)
     check_placement(recipe, recipe.optimize)
     for name, group in recipe.optimize.items():
         if group.order == "zeroth":
@@ -31,7 +32,7 @@ def check_recipe(recipe: Recipe) -> None:
             except RecipeError as error:
                 raise RecipeError(f"{recipe.name}: optimize.{name}.estimator: {error}") from error
             precision = recipe.training.precision
-            deep = name in get_method(recipe.method.name).in_features  # else only float64 arithmetic sees the points
+            deep = name in method_class(recipe).in_features  # else only float64 arithmetic sees the points
             if deep and not exact and precision != "fp32" and not recipe.training.allow_noisy_differences:
                 raise RecipeError(
                     f"{recipe.name}: training.precision: finite differences ({group.estimator}, optimize.{name}) drown "
@@ -41,7 +42,7 @@ def check_recipe(recipe: Recipe) -> None:
                     "training.allow_noisy_differences=true runs it all the same."
                 )
     _check_epochs(recipe)
-    couples = get_method(recipe.method.name).couples_images
+    couples = method_class(recipe).couples_images
     for name, group in recipe.optimize.items():
         if couples and group.order == "zeroth" and group.per == "image":
             raise RecipeError(f"{recipe.name}: optimize.{name}.per: no image has a loss of its own here: {couples}")
@@ -54,6 +55,7 @@ def check_recipe(recipe: Recipe) -> None:
         )
     check_loggers(recipe)
     pick_device(recipe.training.device)
+    return recipe
 
 
 def _check_epochs(recipe: Recipe) -> None:
@@ -99,7 +101,7 @@ def order_seed(recipe: Recipe) -> int:
 def check_tasks(recipe: Recipe, stream: AnyStream, learned: int = 0) -> AnyStream:
     """The stream, if the method can learn those of its tasks that are still to be learned."""
     sizes = [len(task.classes) for task in stream.tasks[learned:]]
-    get_method(recipe.method.name).check(recipe, sizes, learned)
+    method_class(recipe).check(recipe, sizes, learned)
     return stream
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zofc.errors import RunError, ZofcError
+from zofc.methods import complete_recipe
 from zofc.recipe import Recipe
 from zofc.training.checkpoint import load_checkpoint, save_checkpoint
 from zofc.training.events import Listener
@@ -19,7 +20,7 @@ BEGUN = {".lock", "checkpoint", "environment.json"}  # what is left of an extens
 
 def start_run(recipe: Recipe, runs: Path, again: bool = False) -> RunFolder:
     """The folder for a recipe below `runs`: the one it already has (finished or not), or a new one."""
-    check_recipe(recipe)
+    recipe = check_recipe(recipe)
     path = folder_for(recipe, runs, again)
     if not (path / "recipe.yaml").is_file():
         return RunFolder.create(path, recipe)
@@ -32,6 +33,7 @@ def start_run(recipe: Recipe, runs: Path, again: bool = False) -> RunFolder:
 def resume_run(path: Path, recipe: Recipe | None = None) -> RunFolder:
     """An existing run, which must have been made by `recipe` if one is given."""
     folder = RunFolder.existing(path)
+    recipe = recipe and complete_recipe(recipe)
     if recipe is not None and (different := differences(recipe, folder.recipe)):
         shown = "; ".join(different[:5]) + (f"; and {len(different) - 5} more" if len(different) > 5 else "")
         raise RunError(f"{path} was made by another recipe ({shown}). Leave that out to continue it as it is.")
