@@ -32,11 +32,11 @@ from zofc.methods import get_method
 from zofc.methods.base import Method
 from zofc.model.backbone import PRECISIONS, Backbone, load_backbone
 from zofc.optim import kernels
+from zofc.optim.evaluation import coefficients, evaluate_features
 from zofc.optim.placement import Placement
-from zofc.optim.survey import coefficients, survey
 from zofc.recipe import BackboneSettings, Group, PeftSettings, Recipe, TrainingSettings
 from zofc.training.device import environment, set_up
-from zofc.training.memory import measure
+from zofc.training.memory import measure_peak
 
 SEED = 1993
 
@@ -206,7 +206,7 @@ class Bench:
         with nullcontext() if way.fused else kernels.plain():
             middle, spread, peak = self.time(lambda number: place.step(images, labels, 0, number))
             if self.device.type != "cuda":
-                with measure(self.device, [*method.backbone.vit.parameters(), *method.parameters()]) as seen:
+                with measure_peak(self.device, [*method.backbone.vit.parameters(), *method.parameters()]) as seen:
                     place.step(images, labels, 0, 0)
                 peak = seen.bytes
             row = Row(name, way.what, middle, peak, spread, details=asdict(way))
@@ -233,18 +233,21 @@ class Bench:
         place = Placement(method, method.groups(), self.plans(way), SEED, 0)
         batch = self.options.reference_batch
         images, labels = self.images[:batch].to(self.device, dtype), self.labels[:batch].to(self.device)
-        found = []
+        (peft,), along = place.zeroth, []
         for number in range(self.options.reference_steps):
-            query = place.query("peft", number, batch)
-            seen = survey(method, images, query, False, place.chunkings["peft"])
-            found.append(coefficients(method, labels, query, seen)[0].flatten().cpu())
-        return torch.cat(found)
+            query = peft.query(number, batch, self.device)
+            features = evaluate_features(method, images, query, False, peft.chunking)
+            along.append(coefficients(method, labels, query, features)[0].flatten().cpu())
+        return torch.cat(along)
 
     def forwards(self, place: Placement) -> float:
         """Matrix operations of a step, counted as torch executes them, in plain forwards of the batch."""
-        place.recorder.enabled = False
         images, labels = self.on_device()
-        with kernels.plain(), FlopCounterMode(display=False) as step:  # the counter does not see into kernels
+        with (
+            place.execution.recorder.paused(),
+            kernels.plain(),
+            FlopCounterMode(display=False) as step,
+        ):  # the counter does not see into kernels
             place.step(images, labels, 0, 0)
         with torch.no_grad(), FlopCounterMode(display=False) as plain:
             backbone = place.method.backbone  # type: ignore[attr-defined]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ import pytest
 import torch
 
 from zofc.analysis import SetDiagnosis, diagnose
-from zofc.analysis.diagnose import Examination, gradient, in_float64
+from zofc.analysis.diagnose import Examination, exact_gradient, in_float64
 from zofc.analysis.task_start import run_batches, start_task
 from zofc.errors import RecipeError
 from zofc.methods import Method
-from zofc.optim.survey import Chunking
+from zofc.optim.chunking import Chunking
 from zofc.recipe import Recipe, dump_recipe
 
 Make = Callable[..., Recipe]
@@ -95,11 +94,12 @@ def test_both_exact_ways_agree(tiny_recipe: Make) -> None:
     """The derivative along Δ by dual numbers is the gradient of a backward pass times Δ."""
     recipe = tiny_recipe("zofc/base")
     training, _ = start_task(recipe, 2, torch.device("cpu"), print)
-    examination = Examination(training, "peft", in_float64(training.model.method), (4,))
+    (peft,) = training.placement.zeroth
+    examination = Examination(training, peft, in_float64(training.model.method), (4,))
     _, images, labels = next(run_batches(training))
-    examination.look(images, labels, 0)
-    slope, _ = gradient(examination.exact, examination.space, images, labels, Chunking(3))
-    vectors = replace(training.placement.query("peft", 0, len(images))).vectors.double()
+    examination.measure_batch(images, labels, 0)
+    slope, _ = exact_gradient(examination.exact, examination.space, images, labels, Chunking(3))
+    vectors = peft.query(0, len(images), torch.device("cpu")).vectors.double()
     torch.testing.assert_close(examination.pairs[0][1], vectors @ slope, rtol=1e-9, atol=1e-12)
 
 
@@ -150,7 +150,7 @@ def test_every_method_can_be_diagnosed_at_a_later_task(tiny_recipe: Make, name: 
         ("adapter-fo/base", {}, "no group is moved by zeroth order"),
         ("zofc/base", {"task": 9}, "there is no task 9; the recipe has 3"),
         ("aper-zo/cifar100-inc10", {"task": 2}, "task 2 moves nothing by zeroth order"),
-        ("zofc/base", {"queries": (0,)}, "one query at least"),
+        ("zofc/base", {"queries": (0,)}, "at least one batch and one query"),
     ],
 )
 def test_what_cannot_be_diagnosed_is_refused(

@@ -17,11 +17,12 @@ from zofc.errors import RecipeError
 from zofc.methods import get_method
 from zofc.methods.base import Method
 from zofc.model.backbone import Backbone
+from zofc.optim.chunking import Chunking
 from zofc.optim.directions import Directions, Space
 from zofc.optim.dual import Dual
 from zofc.optim.estimators import ESTIMATORS, get_estimator
+from zofc.optim.evaluation import Query, coefficients, combine, evaluate_features
 from zofc.optim.placement import Placement
-from zofc.optim.survey import Chunking, Query, coefficients, combine, survey
 from zofc.recipe import Group, load_recipe
 from zofc.training.resolve import check_recipe
 
@@ -61,9 +62,9 @@ def query_for(method: Method, estimator: str, kind: str = "gaussian", batch: int
     return Query(space, vectors, get_estimator(estimator), epsilon, deep)
 
 
-def along(method: Method, images: Tensor, labels: Tensor, query: Query, pace: Chunking | None = None) -> Tensor:
-    found = survey(method, images, query, False, pace or Chunking())
-    return coefficients(method, labels, query, found)[0]
+def along(method: Method, images: Tensor, labels: Tensor, query: Query, chunking: Chunking | None = None) -> Tensor:
+    features = evaluate_features(method, images, query, False, chunking or Chunking())
+    return coefficients(method, labels, query, features)[0]
 
 
 def gradient(method: Method, images: Tensor, labels: Tensor) -> Tensor:
@@ -110,29 +111,31 @@ def test_differences_come_near_the_derivatives_as_their_length_shrinks(
     assert errors[1] < 1e-2 * float(exact.norm())
 
 
-@pytest.mark.parametrize("pace", [Chunking(None, 2), Chunking(None, 8), Chunking(2, 1), Chunking(4, 3), Chunking(1, 8)])
+@pytest.mark.parametrize(
+    "chunking", [Chunking(None, 2), Chunking(None, 8), Chunking(2, 1), Chunking(4, 3), Chunking(1, 8)]
+)
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("name", [name for name in TRAINED if name not in ("aper", "l2p")])  # L2P's images vote
 def test_no_way_of_working_changes_the_coefficients(
-    tiny: Backbone, images: Tensor, name: str, estimator: str, pace: Chunking
+    tiny: Backbone, images: Tensor, name: str, estimator: str, chunking: Chunking
 ) -> None:
     """One by one, in chunks, all at once, in micro-batches: equal to 1e-9 in float64."""
     method, shown, labels = second_task(tiny, images, name)
     query = query_for(method, estimator)
     plain = along(method, shown, labels, query)
-    other = along(method, shown, labels, query, pace)
+    other = along(method, shown, labels, query, chunking)
     assert float((other - plain).norm() / plain.norm()) < 1e-9
 
 
-@pytest.mark.parametrize("pace", [Chunking(), Chunking(2), Chunking(4)])
+@pytest.mark.parametrize("chunking", [Chunking(), Chunking(2), Chunking(4)])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("kind", ["adapter", "adaptformer", "lora", "prefix"])
 def test_with_a_direction_for_each_image_a_coefficient_is_about_that_image_alone(
-    tiny: Backbone, images: Tensor, kind: str, estimator: str, pace: Chunking
+    tiny: Backbone, images: Tensor, kind: str, estimator: str, chunking: Chunking
 ) -> None:
     method, shown, labels = second_task(tiny, images, "adapter", kind)
     query = query_for(method, estimator, batch=len(labels), epsilon=1e-5)
-    found = along(method, shown, labels, query, pace)
+    found = along(method, shown, labels, query, chunking)
     assert found.shape == (QUERIES, len(labels))
     each = torch.stack([gradient(method, shown[i : i + 1], labels[i : i + 1]) for i in range(len(labels))])
     expected = torch.einsum("qbd,bd->qb", query.vectors.double(), each)

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from zofc.methods import get_method
-from zofc.model.backbone import Backbone, load_backbone
-from zofc.optim.graphs import PLAIN_RUNS, SETTLED, Recorder
+from zofc.model.backbone import load_backbone
+from zofc.optim.chunking import Chunking
+from zofc.optim.graphs import PLAIN_RUNS, RECORDING_STEPS, Recorder, Recording
 from zofc.optim.placement import Placement
-from zofc.optim.survey import Chunking
 from zofc.recipe import BackboneSettings, Group, PeftSettings, Recipe
 from zofc.training.incremental_model import IncrementalModel
-from zofc.training.memory import measure, resident
-from zofc.training.planner import plan_memory, rehearse, sets
+from zofc.training.memory import measure_peak, resident_tensors
+from zofc.training.planner import chunked_sets, plan_memory, step_bytes
 from zofc.training.resolve import open_stream
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -39,6 +39,12 @@ KINDS = {
 }
 
 
+def recordings(recorder: Recorder) -> list[Recording | None]:
+    """Those of a recorder, and of work that reads their results."""
+    own = list(recorder.recordings.values())
+    return own + [other for each in own if each is not None for other in recordings(each.readers)]
+
+
 def train(path: str, kind: str, graphs: bool, stream: bool, dtype: torch.dtype) -> tuple[Tensor, list[float]]:
     """Twelve steps on batches of two sizes, over two epochs after which the first-order groups stop."""
     backbone = load_backbone(BackboneSettings(name=path), device="cuda", dtype=dtype, recompute="again" in kind)
@@ -57,10 +63,10 @@ def train(path: str, kind: str, graphs: bool, stream: bool, dtype: torch.dtype) 
         if not stream:
             images, labels = images.cuda(), labels.cuda()
         epoch = step // 6
-        if any(mover.active(epoch) for mover in place.movers.values()):
+        if place.active(epoch):
             losses.append(place.step(images, labels, epoch, step).loss)
     if graphs:
-        assert place.recorder.recordings and None not in place.recorder.recordings.values()
+        assert recordings(place.execution.recorder) and None not in recordings(place.execution.recorder)
     return torch.cat([value.flatten() for value in method.parameters()]).cpu(), losses
 
 
@@ -122,12 +128,12 @@ def test_a_recording_is_made_after_a_few_plain_runs_and_once_for_each_shape() ->
     for size in (3, 5):
         for number in range(PLAIN_RUNS + 4):
             x = torch.full((size,), float(number), device="cuda")
-            (found,) = recorder("double", work, x)
-            assert torch.equal(found, 2 * x)
+            (result,), readers = recorder.run("double", work, x)
+            assert torch.equal(result, 2 * x)
+            assert readers.enabled == (number >= PLAIN_RUNS), "only the result of a recording stays where it is"
     assert len(recorder.recordings) == 2 and len(runs) == 2 * (PLAIN_RUNS + 2)
-    assert recorder.keeps(found) and not recorder.keeps(x)
     recorder.forget()
-    assert not recorder.recordings and not recorder.keeps(found)
+    assert not recorder.recordings and not recorder.run("double", work, x)[1].enabled
 
 
 @needs_cuda
@@ -147,18 +153,19 @@ def test_all_recordings_work_in_the_same_memory() -> None:
     taken = []
     for kind in ("one", "two", "three", "four"):
         for _ in range(PLAIN_RUNS + 2):
-            (found,) = recorder(kind, lambda x: ((x * 2).exp().add(1).sum()[None],), x[:])
-        assert float(found) == pytest.approx(2**22 * 8.389056, rel=1e-4)
+            (total,) = recorder(kind, lambda x: ((x * 2).exp().add(1).sum()[None],), x[:])
+        assert float(total) == pytest.approx(2**22 * 8.389056, rel=1e-4)
         taken.append(torch.cuda.memory_reserved())
     own_inputs = x.nbytes  # of each
     assert len(recorder.recordings) == 4 and taken[3] - taken[0] < 3 * own_inputs + 2**22
 
 
-def test_on_other_devices_nothing_is_recorded(tiny: Backbone) -> None:
+def test_on_other_devices_nothing_is_recorded() -> None:
     recorder = Recorder(True)
     for number in range(PLAIN_RUNS + 3):
         assert recorder("plain", lambda x: x + 1, torch.tensor([number])).tolist() == [number + 1]
-    assert not recorder.recordings and not recorder.keeps(tiny)
+        assert not recorder.run("plain", lambda x: x, torch.tensor([number]))[1].enabled
+    assert not recorder.recordings
 
 
 @needs_cuda
@@ -170,17 +177,17 @@ def test_planned_steps_stay_inside_the_budget_with_their_recordings(tiny_recipe:
     images, labels = torch.rand(12, 3, model.backbone.image_size, model.backbone.image_size), torch.arange(12) % 2
 
     def steps(place: Placement) -> int:
-        with measure(model.device, resident(model)) as peak:
-            for number in range(SETTLED):
+        with measure_peak(model.device, resident_tensors(model)) as peak:
+            for number in range(RECORDING_STEPS):
                 place.step(images, labels, 0, number)
-        assert any(recording is not None for recording in place.recorder.recordings.values())
+        assert any(recording is not None for recording in recordings(place.execution.recorder))
         return peak.bytes
 
     def fresh() -> Placement:
         return Placement(model.method, model.method.groups(), recipe.optimize, 1, 0, graphs=True)
 
     whole, place = steps(fresh()), fresh()
-    least = max(rehearse(model, place, name, images, labels, Chunking(1)) for name in sets(place))
+    least = max(step_bytes(model, place, part, images, labels, Chunking(1)) for part in chunked_sets(place))
     assert least < whole
     budget = int(least + whole) // 2
     settings = recipe.training.model_copy(update={"memory": f"{budget // 1000}kB"})

@@ -25,7 +25,7 @@ from zofc.model.peft import make_peft
 from zofc.model.peft_base import PeftModule
 from zofc.recipe import BackboneSettings, PeftSettings
 from zofc.seeds import Noise, noise_key
-from zofc.training.memory import measure
+from zofc.training.memory import measure_peak
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -112,7 +112,7 @@ def test_no_tensor_of_a_walk_outlives_its_use(tiny: Backbone, images: torch.Tens
     """Where nothing is differentiated there are, beside the tokens that the walk began with, a block's input, its norm
     and four times that in the MLP with its result, or three times that before attention with its result."""
     tokens, own = walking.embed(tiny.vit, images), list(tiny.vit.parameters())
-    with torch.no_grad(), measure(torch.device("cpu"), own) as peak:
+    with torch.no_grad(), measure_peak(torch.device("cpu"), own) as peak:
         tiny.features(images)
     assert peak.bytes - sum(weight.nbytes for weight in own) <= 8 * tokens.nbytes
 

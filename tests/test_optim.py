@@ -1,4 +1,4 @@
-"""Facts about directions, the two-point estimator, movers and the step of Algorithm 1."""
+"""Facts about directions, the two-point estimator, optimizers and the step of Algorithm 1."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from zofc.errors import RecipeError
 from zofc.methods import get_method
 from zofc.methods.base import Method
 from zofc.model.backbone import Backbone, load_backbone
+from zofc.optim.chunking import Chunking
 from zofc.optim.directions import Directions, Space
 from zofc.optim.estimators import ESTIMATORS, get_estimator
-from zofc.optim.movers import Mover
+from zofc.optim.evaluation import Query, coefficients, combine, evaluate_features
+from zofc.optim.optimizers import GroupOptimizer
 from zofc.optim.placement import Placement
-from zofc.optim.survey import Chunking, Query, coefficients, combine, survey
 from zofc.recipe import BackboneSettings, Group, HeadSettings, PeftSettings, Recipe
 
 LABELS = torch.tensor([0, 1, 2, 0, 1, 2])
@@ -65,8 +66,8 @@ def estimate(
     objective, label = Function(f, x), torch.zeros(1, dtype=torch.int64)
     vectors = Directions(kind, 0).stack(0, queries, (len(x),), x.device)
     query = Query(Space({"x": x}), vectors, get_estimator(estimator), epsilon)
-    found = survey(objective, torch.zeros(1, 1), query, False, Chunking(chunk=chunk))
-    along, _ = coefficients(objective, label, query, found)
+    features = evaluate_features(objective, torch.zeros(1, 1), query, False, Chunking(chunk=chunk))
+    along, _ = coefficients(objective, label, query, features)
     return vectors.to(x.dtype), along, combine(query, along)["x"]
 
 
@@ -233,8 +234,8 @@ def test_no_way_of_working_in_fp32_is_much_further_from_the_float64_update_than_
         vectors = Directions("rademacher", seed).stack(0, 32, (space.size,), torch.device("cpu"))
         query = Query(space, vectors, get_estimator("spsa"), 1e-3)
         chunkings = [Chunking(), Chunking(None, 8), Chunking(None, 64), Chunking(2), Chunking(3, 16)]
-        found = [survey(method, images.to(dtype), query, False, pace) for pace in chunkings]
-        return [coefficients(method, LABELS % 3 + 2, query, one)[0] for one in found]
+        features = [evaluate_features(method, images.to(dtype), query, False, chunking) for chunking in chunkings]
+        return [coefficients(method, LABELS % 3 + 2, query, each)[0] for each in features]
 
     exact = errors(torch.float64)[0]
     one_by_one, *others = [float((found - exact).norm()) for found in errors(torch.float32)]
@@ -264,22 +265,22 @@ def test_queries_leave_the_parameters_untouched_to_the_bit_and_keep_no_graph(tin
         assert torch.equal(value, before[name]) and value.grad is None and not value.requires_grad
 
 
-# -- movers ----------------------------------------------------------------------------------------------------------
+# -- optimizers ------------------------------------------------------------------------------------------------------
 
 
 def test_the_clip_is_one_norm_over_the_whole_set() -> None:
     a, b = torch.zeros(3), torch.zeros(4)
-    mover = Mover({"a": a, "b": b}, Group(lr=1.0, momentum=0.0, clip=1.0))
-    mover.move({"a": torch.full((3,), 2.0), "b": torch.full((4,), -1.0)}, 0)
+    optimizer = GroupOptimizer({"a": a, "b": b}, Group(lr=1.0, momentum=0.0, clip=1.0))
+    optimizer.move({"a": torch.full((3,), 2.0), "b": torch.full((4,), -1.0)}, 0)
     assert float(torch.cat([a, b]).norm()) == pytest.approx(1.0, rel=1e-6)
     torch.testing.assert_close(a / b[:3], torch.full((3,), -2.0))
-    mover.move({"a": torch.full((3,), 0.1), "b": torch.zeros(4)}, 0)  # shorter than the clip: as it is
+    optimizer.move({"a": torch.full((3,), 0.1), "b": torch.zeros(4)}, 0)  # shorter than the clip: as it is
     torch.testing.assert_close(a, torch.full((3,), -0.5 - 0.1))
 
 
 def test_a_zero_gradient_under_a_clip_moves_nothing() -> None:
     a = torch.ones(3)
-    Mover({"a": a}, Group(lr=1.0, clip=1.0)).move({"a": torch.zeros(3)}, 0)
+    GroupOptimizer({"a": a}, Group(lr=1.0, clip=1.0)).move({"a": torch.zeros(3)}, 0)
     assert torch.equal(a, torch.ones(3))
 
 
@@ -287,36 +288,36 @@ def test_a_zero_gradient_under_a_clip_moves_nothing() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_gradient_that_is_not_finite_moves_nothing(clip: float | None, bad: float) -> None:
     a = torch.ones(3)
-    assert not Mover({"a": a}, Group(lr=1.0, clip=clip)).move({"a": torch.tensor([0.0, bad, 1.0])}, 0)
+    assert not GroupOptimizer({"a": a}, Group(lr=1.0, clip=clip)).move({"a": torch.tensor([0.0, bad, 1.0])}, 0)
     assert torch.equal(a, torch.ones(3))
 
 
 def test_schedules_run_over_the_groups_own_epochs() -> None:
-    cosine = Mover({"a": torch.zeros(1)}, Group(lr=0.01, schedule="cosine", min_lr=1e-5, epochs=10))
+    cosine = GroupOptimizer({"a": torch.zeros(1)}, Group(lr=0.01, schedule="cosine", min_lr=1e-5, epochs=10))
     assert cosine.learning_rate(0) == 0.01
     assert cosine.learning_rate(5) == pytest.approx((0.01 + 1e-5) / 2)
     assert cosine.learning_rate(9) == pytest.approx(1e-5 + (0.01 - 1e-5) * (1 + math.cos(0.9 * math.pi)) / 2)
-    constant = Mover({"a": torch.zeros(1)}, Group(lr=0.01, schedule="constant", epochs=10))
+    constant = GroupOptimizer({"a": torch.zeros(1)}, Group(lr=0.01, schedule="constant", epochs=10))
     assert {constant.learning_rate(e) for e in range(10)} == {0.01}
 
 
 def test_the_cosine_of_coda_and_inflora_ends_just_above_zero() -> None:
     """lr·cos(99πe / (200(E−1))) for e = 0..E−1; with one epoch the rate is lr."""
-    mover = Mover({"a": torch.zeros(1)}, Group(lr=0.5, schedule="cosine99", epochs=20))
+    optimizer = GroupOptimizer({"a": torch.zeros(1)}, Group(lr=0.5, schedule="cosine99", epochs=20))
     for epoch in range(20):
-        assert mover.learning_rate(epoch) == pytest.approx(0.5 * math.cos(99 * math.pi * epoch / (200 * 19)))
-    assert mover.learning_rate(19) == pytest.approx(0.5 * 0.0157, rel=1e-3)
-    assert Mover({"a": torch.zeros(1)}, Group(lr=0.5, schedule="cosine99", epochs=1)).learning_rate(0) == 0.5
+        assert optimizer.learning_rate(epoch) == pytest.approx(0.5 * math.cos(99 * math.pi * epoch / (200 * 19)))
+    assert optimizer.learning_rate(19) == pytest.approx(0.5 * 0.0157, rel=1e-3)
+    assert GroupOptimizer({"a": torch.zeros(1)}, Group(lr=0.5, schedule="cosine99", epochs=1)).learning_rate(0) == 0.5
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "sign"])
-def test_movers_are_the_torch_optimisers(optimizer: str) -> None:
+def test_group_optimizers_are_the_torch_optimizers(optimizer: str) -> None:
     start = torch.linspace(-1, 1, 5)
     gradients = [torch.randn(5, generator=torch.Generator().manual_seed(i)) for i in range(3)]
     ours = start.clone()
-    mover = Mover({"a": ours}, Group(optimizer=optimizer, lr=0.1, momentum=0.9, weight_decay=0.01))
+    group = GroupOptimizer({"a": ours}, Group(optimizer=optimizer, lr=0.1, momentum=0.9, weight_decay=0.01))
     for g in gradients:
-        mover.move({"a": g}, 0)
+        group.move({"a": g}, 0)
     theirs = torch.nn.Parameter(start.clone())
     reference: torch.optim.Optimizer = {
         "sgd": lambda: torch.optim.SGD([theirs], lr=0.1, momentum=0.9, weight_decay=0.01),
@@ -331,15 +332,15 @@ def test_movers_are_the_torch_optimisers(optimizer: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_movers_state_can_be_carried_to_another(optimizer: str) -> None:
+def test_an_optimizers_state_can_be_carried_to_another(optimizer: str) -> None:
     g = [torch.randn(5, generator=torch.Generator().manual_seed(i)) for i in range(4)]
     plan = Group(optimizer=optimizer, lr=0.1)
     a = torch.zeros(5)
-    one = Mover({"a": a}, plan)
+    one = GroupOptimizer({"a": a}, plan)
     for part in g[:2]:
         one.move({"a": part}, 0)
     b = a.clone()
-    two = Mover({"a": b}, plan)
+    two = GroupOptimizer({"a": b}, plan)
     two.load_state({"a": {key: value.clone() for key, value in one.state()["a"].items()}})
     for part in g[2:]:
         one.move({"a": part}, 0)
@@ -348,12 +349,12 @@ def test_a_movers_state_can_be_carried_to_another(optimizer: str) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_a_movers_state_goes_where_its_parameters_are(optimizer: str) -> None:
+def test_an_optimizers_state_goes_where_its_parameters_are(optimizer: str) -> None:
     """Also that of a single number, such as the scale of a cosine classifier."""
     plan = Group(optimizer=optimizer, lr=0.1, momentum=0.9)
-    one = Mover({"sigma": torch.ones(())}, plan)
+    one = GroupOptimizer({"sigma": torch.ones(())}, plan)
     one.move({"sigma": torch.tensor(0.5)}, 0)
-    elsewhere = Mover({"sigma": torch.ones((), device="meta")}, plan)
+    elsewhere = GroupOptimizer({"sigma": torch.ones((), device="meta")}, plan)
     elsewhere.load_state(one.state())
     found = elsewhere.state()["sigma"]
     assert {key: str(value.device) for key, value in found.items() if key != "step"} == {
@@ -504,8 +505,11 @@ def test_with_learning_rate_zero_on_the_adapter_it_is_classifier_training(
 def test_zeroth_order_groups_with_equal_settings_are_one_set(tiny: Backbone) -> None:
     method = make(tiny)
     same = Placement(method, method.groups(), {"peft": ZEROTH, "head": ZEROTH}, seed=3, task=1)
-    assert list(same.zeroth) == ["peft+head"]
-    assert set(same.zeroth["peft+head"].parameters) == {n for g in method.groups().values() for n in g}
+    (both,) = same.zeroth
+    assert both.members == ("peft", "head")
+    assert set(both.optimizer.parameters) == {n for g in method.groups().values() for n in g}
+    assert both.directions.name == ("task", 1, "peft+head"), "the name of its random stream"
+    assert list(same.state()) == ["peft+head"], "its name in checkpoints"
     apart = Placement(
         method,
         method.groups(),
@@ -513,7 +517,7 @@ def test_zeroth_order_groups_with_equal_settings_are_one_set(tiny: Backbone) -> 
         seed=3,
         task=1,
     )
-    assert list(apart.zeroth) == ["peft", "head"]
+    assert [part.members for part in apart.zeroth] == [("peft",), ("head",)]
 
 
 def test_a_classifier_step_keeps_no_activations_of_the_backbone(tiny: Backbone, images: Tensor) -> None:

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from zofc.errors import BudgetError, RecipeError
+from zofc.optim.chunking import Chunking
 from zofc.optim.placement import Placement
-from zofc.optim.survey import Chunking
+from zofc.optim.sets import ParameterSet
 from zofc.recipe import Recipe
 from zofc.training.events import Event, Events, StepStatus
 from zofc.training.folder import recipe_digest
 from zofc.training.incremental_model import IncrementalModel
-from zofc.training.memory import allowance, measure, resident
-from zofc.training.planner import choose, plan_memory, points_of, rehearse, sets
+from zofc.training.memory import measure_peak, memory_budget, resident_tensors
+from zofc.training.planner import choose_chunking, chunked_sets, plan_memory, points_per_step, step_bytes
 from zofc.training.resolve import open_stream
 from zofc.training.runs import start_run, train
 from zofc.training.task import TaskTraining
@@ -78,13 +79,14 @@ def batch(dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def span(recipe: Recipe) -> tuple[int, int]:
-    """What the slowest and the fastest pace need."""
+    """What the smallest and the largest chunking need."""
     model, placement = learner(recipe)
 
-    def need(pace: Callable[[str], Chunking]) -> int:
-        return int(max(rehearse(model, placement, name, batch(), LABELS, pace(name)) for name in sets(placement)))
+    def need(chunking: Callable[[ParameterSet], Chunking]) -> int:
+        parts = chunked_sets(placement)
+        return int(max(step_bytes(model, placement, part, batch(), LABELS, chunking(part)) for part in parts))
 
-    return need(lambda name: Chunking(1)), need(lambda name: Chunking(8, points_of(placement, name)))
+    return need(lambda part: Chunking(1)), need(lambda part: Chunking(8, points_per_step(placement, part)))
 
 
 def allowed(recipe: Recipe, size: float) -> Recipe:
@@ -115,17 +117,19 @@ def test_every_step_stays_inside_the_budget(tiny_recipe: Make, kind: str, share:
     assert all(torch.equal(value, before[name]) for name, value in moving(placement).items()), "planning moves nothing"
     assert said.startswith(f"memory {recipe.training.memory}: ") and " of 8 images" in said
     for step in range(3):  # optimisers have their states from the second on
-        states = [entry for mover in placement.state().values() for of in mover.values() for entry in of.values()]
+        states = [entry for each in placement.state().values() for of in each.values() for entry in of.values()]
         held = [entry for entry in states if isinstance(entry, Tensor)]
-        with measure(model.device, [*resident(model), *held]) as peak:
+        with measure_peak(model.device, [*resident_tensors(model), *held]) as peak:
             placement.step(batch(), LABELS, 0, step)
         assert peak.bytes <= budget
-    chunkings = {placement.chunkings[name] for name in sets(placement)}
-    assert not placement.notices
+    chunkings = {part.chunking for part in chunked_sets(placement)}
+    assert not placement.execution.notices
     if share >= 1:
-        assert all(pace.micro_batch == 8 for pace in chunkings)
+        assert all(chunking.micro_batch == 8 for chunking in chunkings)
     elif kind.startswith("ZO-FC") and share > 0:
-        assert any(pace.micro_batch != 1 or pace.chunk != 1 for pace in chunkings), "some of the room is used"
+        assert any(chunking.micro_batch != 1 or chunking.chunk != 1 for chunking in chunkings), (
+            "some of the room is used"
+        )
 
 
 @pytest.mark.parametrize("kind", ["ZO-FC", "first order", "zeroth order"])
@@ -150,7 +154,7 @@ def test_images_are_scored_inside_the_budget_too(tiny_recipe: Make, name: str, r
     model, _ = learner(plain)
 
     def need(count: int) -> int:
-        with torch.no_grad(), measure(model.device, resident(model)) as peak:
+        with torch.no_grad(), measure_peak(model.device, resident_tensors(model)) as peak:
             model.scores(torch.rand(count, 3, 16, 16))
         return peak.bytes
 
@@ -166,7 +170,7 @@ def test_a_run_inside_a_budget_scores_what_it_would_without(tiny_recipe: Make, t
     plain = tiny_recipe("simplecil/base", "data.test_per_class=10")
     free = train(start_run(plain, tmp_path / "free"))
     model, _ = learner(plain)
-    tight = allowed(plain, 1.2 * sum(value.nbytes for value in resident(model)))
+    tight = allowed(plain, 1.2 * sum(value.nbytes for value in resident_tensors(model)))
     assert learner(tight)[0].plain_batch_size(10) < 10
     found = train(start_run(tight, tmp_path / "tight"))
     assert found["all_classes"] == free["all_classes"] and found["forgetting"] == free["forgetting"]
@@ -179,7 +183,7 @@ def test_what_a_method_keeps_for_its_first_answer_is_counted_and_one_image_is_no
     model.extend([f"class {number}" for number in range(400)])
 
     def need() -> int:
-        with torch.no_grad(), measure(model.device, resident(model)) as peak:
+        with torch.no_grad(), measure_peak(model.device, resident_tensors(model)) as peak:
             model.scores(torch.rand(2, 3, 16, 16))
         return peak.bytes
 
@@ -202,7 +206,7 @@ def test_where_images_are_answered_together_a_budget_does_not_part_them(tiny_rec
 
 def test_buffers_are_part_of_what_is_there(tiny_recipe: Make) -> None:
     model, _ = learner(tiny_recipe("ridge/base"))
-    assert {id(buffer) for buffer in model.method.buffers()} & {id(tensor) for tensor in resident(model)}
+    assert {id(buffer) for buffer in model.method.buffers()} & {id(tensor) for tensor in resident_tensors(model)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -213,11 +217,14 @@ def test_a_planned_update_is_the_update(tiny_recipe: Make, kind: str) -> None:
     start = values(placement)
     placement.step(batch(torch.float64), LABELS, 0, 0)
     expected = values(placement)
-    least = max(rehearse(model, placement, name, batch(torch.float64), LABELS, Chunking(1)) for name in sets(placement))
+    least = max(
+        step_bytes(model, placement, part, batch(torch.float64), LABELS, Chunking(1))
+        for part in chunked_sets(placement)
+    )
     model, placement = learner(allowed(plain, 1.02 * least), torch.float64)
     plan_memory(model, placement, batch(torch.float64), LABELS)
     if kind != "ZO-FC, a direction for each image":  # there, the directions are most of it
-        assert any(placement.chunkings[name].micro_batch != 8 for name in sets(placement))
+        assert any(part.chunking.micro_batch != 8 for part in chunked_sets(placement))
     placement.step(batch(torch.float64), LABELS, 0, 0)
     if kind == "L2P":
         return
@@ -248,10 +255,14 @@ def test_a_resumed_epoch_that_begins_with_its_rest_is_planned_for_whole_batches(
 
 
 def test_a_classifier_that_moves_on_alone_has_a_plan_too(tiny_recipe: Make) -> None:
-    """Its own pace counts in epochs in which no survey is made for the adapter."""
-    assert sets(learner(tiny_recipe("zofc/base"))[1]) == ["peft"]
-    assert sets(learner(tiny_recipe("zofc/base", "optimize.head.epochs=3"))[1]) == ["first", "peft"]
-    assert sets(learner(tiny_recipe("adapter-fo/base"))[1]) == ["first"]
+    """Its own chunking counts in epochs in which no features are evaluated for the adapter."""
+
+    def labels(*recipe: str) -> list[str]:
+        return [part.label for part in chunked_sets(learner(tiny_recipe(*recipe))[1])]
+
+    assert labels("zofc/base") == ["peft"]
+    assert labels("zofc/base", "optimize.head.epochs=3") == ["first", "peft"]
+    assert labels("adapter-fo/base") == ["first"]
 
 
 # -- what is asked for -----------------------------------------------------------------------------------------------
@@ -275,10 +286,10 @@ def test_what_is_no_size_is_refused_with_an_example(tiny_recipe: Make, text: str
 
 
 def test_auto_is_a_share_of_what_is_free(tiny_recipe: Make) -> None:
-    assert allowance("auto", torch.device("cpu")) > 2**20
+    assert memory_budget("auto", torch.device("cpu")) > 2**20
     model, placement = learner(tiny_recipe("zofc/base", "training.memory=auto"))
     assert plan_memory(model, placement, batch(), LABELS).startswith("memory auto (")
-    assert placement.chunkings["peft"] == Chunking(8, 8)
+    assert placement.zeroth[0].chunking == Chunking(8, 8)
 
 
 def test_memory_is_how_to_run_and_not_what(tiny_recipe: Make) -> None:
@@ -364,11 +375,11 @@ def test_out_of_memory_shrinks_the_plan_and_repeats_the_step(
     for name, value in values(placement).items():
         assert float((value - expected[name]).norm()) <= 1e-9 * float((expected[name] - start[name]).norm()), name
     assert [report.loss for report in shrunk] == pytest.approx([report.loss for report in reports], rel=1e-9)
-    told = placement.notices
-    assert bool(told) == (kind != "first order" or most < 8)
-    assert all(text.startswith("out of memory: from here on ") for text in told)
-    pace = placement.chunkings[sets(placement)[0]]
-    assert (pace.micro_batch or 8) * pace.chunk <= most
+    notices = placement.execution.notices
+    assert bool(notices) == (kind != "first order" or most < 8)
+    assert all(text.startswith("out of memory: from here on ") for text in notices)
+    chunking = chunked_sets(placement)[0].chunking
+    assert (chunking.micro_batch or 8) * chunking.chunk <= most
 
 
 @pytest.mark.parametrize("most", [8, 3, 1, 0])
@@ -393,8 +404,8 @@ def test_images_are_scored_in_halves_where_memory_runs_out(
 
 def test_a_method_that_couples_images_says_so_when_memory_runs_out(tiny_recipe: Make) -> None:
     model, placement = learner(tiny_recipe(*KINDS["L2P"]))
-    placement._slow_down("first", 8, torch.OutOfMemoryError("CUDA out of memory"))
-    assert placement.notices == [
+    placement.execution.shrink(placement.first, 8)
+    assert placement.execution.notices == [
         f"out of memory: from here on 4 images and 1 points at a time (first); {model.method.couples_images}"
     ]
 
@@ -417,18 +428,18 @@ def test_a_plan_heeds_a_device_that_has_less_than_the_budget(
     model, placement = learner(tiny_recipe("zofc/base", "training.memory=1GB"))
     limit(model, monkeypatch, 8)
     plan_memory(model, placement, batch(), LABELS)
-    pace = placement.chunkings["peft"]
-    assert 1 < (pace.micro_batch or 8) * pace.chunk <= 8 and not placement.notices
+    chunking = placement.zeroth[0].chunking
+    assert 1 < (chunking.micro_batch or 8) * chunking.chunk <= 8 and not placement.execution.notices
     limit(model, monkeypatch, 0)
     with pytest.raises(RecipeError, match="the device runs out of memory before 1000 MB, with one image at a time"):
         plan_memory(model, placement, batch(), LABELS)
 
 
 def test_where_not_even_two_points_fit_more_images_may() -> None:
-    def need(pace: Chunking) -> float:
-        return math.inf if pace.chunk > 1 else 10.0 * (pace.micro_batch or 16)
+    def need(chunking: Chunking) -> float:
+        return math.inf if chunking.chunk > 1 else 10.0 * (chunking.micro_batch or 16)
 
-    assert choose(need, need, least=10.0, whole=16, points=4, budget=100) == (Chunking(8, 1), 80.0)
+    assert choose_chunking(need, need, least=10.0, batch=16, points=4, budget=100) == (Chunking(8, 1), 80.0)
 
 
 def test_planning_is_no_training(tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

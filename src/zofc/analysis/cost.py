@@ -31,11 +31,11 @@ from zofc.analysis.flops import (
 )
 from zofc.analysis.task_start import OnProgress, run_batches, start_task, torch_settings
 from zofc.errors import RecipeError
-from zofc.optim.graphs import SETTLED
+from zofc.optim.graphs import RECORDING_STEPS
 from zofc.optim.placement import Placement
 from zofc.recipe import Recipe
 from zofc.training.device import pick_device
-from zofc.training.memory import Peak, measure, resident
+from zofc.training.memory import Peak, measure_peak, resident_tensors
 from zofc.training.planner import plan_memory
 from zofc.training.resolve import check_recipe
 from zofc.training.task import TaskTraining
@@ -123,7 +123,7 @@ def _measured(training: TaskTraining, notices: list[str], steps: int, task: int,
     loading, (images, labels) = _first_batch(training, steps)
     if model.recipe.training.memory is not None and placement.epochs:
         notices.append(plan_memory(model, placement, images, labels))
-    own = resident(model)
+    own = resident_tensors(model)
     before, rss = _resident_bytes(device, own), process_memory()[0]
     _forget_peak()
     phases = phases_of(placement)
@@ -135,7 +135,7 @@ def _measured(training: TaskTraining, notices: list[str], steps: int, task: int,
 
     on_progress("evaluating")
     shown, _ = next(model.plain_batches(training.loader))
-    with measure(device, own) as scoring:
+    with measure_peak(device, own) as scoring:
         model.scores(shown)
     evaluation = _median(partial(model.scores, shown), steps, device) / len(shown)
 
@@ -192,8 +192,7 @@ def phases_of(placement: Placement) -> dict[tuple[str, ...], list[int]]:
     """The epochs of a task by the sets that move in them, in the order in which they first do."""
     found: dict[tuple[str, ...], list[int]] = {}
     for epoch in range(placement.epochs):
-        groups = tuple(name for name, mover in placement.movers.items() if mover.active(epoch))
-        if groups:
+        if groups := placement.active(epoch):
             found.setdefault(groups, []).append(epoch)
     return found
 
@@ -221,9 +220,9 @@ def _time(
         training.placement.step(images, labels, epoch, training.steps_done)
         training.model.method.after_step()
 
-    training.placement.recorder.forget()  # no recording outlives the workspace it was made with
-    with measure(device, own) as peak:
-        for _ in range(SETTLED if cuda else 1):
+    training.placement.execution.recorder.forget()  # no recording outlives the workspace it was made with
+    with measure_peak(device, own) as peak:
+        for _ in range(RECORDING_STEPS if cuda else 1):
             step()
         if cuda:
             return _median(step, steps, device), peak

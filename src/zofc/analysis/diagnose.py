@@ -1,9 +1,9 @@
-"""Why zeroth-order training does or does not converge, measured at the start of a task, before anything is trained.
+"""Why zeroth-order training does or does not converge, measured at the start of a task, before any training.
 
-The estimate is ĝ = (1/Q) Σ_q c_q Δ_q. It can fail in three ways, and each has a number here: the coefficients c_q drown
-in rounding (they are compared with the derivatives along the same Δ_q on a float64 copy of the model); Q directions say
-little about d dimensions (the cosine of ĝ to the gradient is about √(Q/(Q + d − 1)) at best); clip and learning rate
-make a step of ĝ that is too short or too long.
+The estimate is ĝ = (1/Q) Σ_q c_q Δ_q. It can fail in three ways, each of which is measured: the coefficients c_q are
+lost in rounding errors (they are compared with the derivatives along the same Δ_q on a float64 copy of the model);
+Q directions cover little of d dimensions (the cosine of ĝ and the gradient is at best about √(Q/(Q + d − 1))); clip
+and learning rate make the step too short or too long.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -23,18 +23,22 @@ from zofc.analysis.diagnosis import Agreement, Alignment, Diagnosis, Differences
 from zofc.analysis.task_start import OnProgress, run_batches, start_task, torch_settings
 from zofc.errors import DivergedError, RecipeError
 from zofc.methods import Method
+from zofc.optim.chunking import Chunking, micro_batches
 from zofc.optim.directions import Space
 from zofc.optim.estimators import get_estimator
-from zofc.optim.survey import Chunking, Query, coefficients, combine, in_double, micro_batches, survey
+from zofc.optim.evaluation import Query, coefficients, combine, evaluate_features
+from zofc.optim.objective import in_double
+from zofc.optim.sets import ZerothOrderSet
 from zofc.recipe import Recipe
 from zofc.training.device import pick_device
 from zofc.training.resolve import check_recipe
 from zofc.training.task import TaskTraining
 
+T = TypeVar("T")
 QUERIES = (1, 2, 4, 8, 16, 32, 64)
 LADDER = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # ε
-FEW = 8  # queries of a batch that the ladder and the noise floor are measured with
-TOGETHER = 8  # tangents or points at a time in float64, if there is memory
+LADDER_QUERIES = 8  # of each batch, for the other ε and for the noise floor
+FLOAT64_CHUNK = 8  # tangents or points at a time in float64, if memory allows
 
 
 def diagnose(
@@ -44,22 +48,24 @@ def diagnose(
     queries: Sequence[int] = QUERIES,
     on_progress: OnProgress = lambda text: None,
 ) -> Diagnosis:
-    """Measure every zeroth-order set of a recipe on the first batches of a task; earlier tasks are left untrained.
-    `on_progress` is called with what is being done."""
+    """Measure every zeroth-order set of a recipe on the first batches of a task; earlier tasks are not trained.
+    `on_progress` is called with a description of each stage."""
     if batches < 1 or not queries or min(queries) < 1:
-        raise RecipeError("a diagnosis needs one batch and one query at least")
+        raise RecipeError("a diagnosis needs at least one batch and one query")
     recipe, refusal = _allowed(recipe)
     device = pick_device(recipe.training.device)
     with torch_settings(device, recipe.training):
         training, notices = start_task(recipe, task, device, on_progress)
         if not training.placement.zeroth:
-            raise RecipeError(f"{recipe.name}: task {task} moves nothing by zeroth order: there is nothing to diagnose")
+            raise RecipeError(
+                f"{recipe.name}: task {task} moves nothing by zeroth order, so there is nothing to diagnose"
+            )
         exact = in_float64(training.model.method)
-        examinations = [Examination(training, name, exact, queries) for name in training.placement.zeroth]
+        examinations = [Examination(training, part, exact, queries) for part in training.placement.zeroth]
         for number, images, labels in islice(run_batches(training), batches):
             for examination in examinations:
-                on_progress(f"{examination.name}: batch {number + 1} of {batches}")
-                examination.look(images, labels, number)
+                on_progress(f"{examination.part.label}: batch {number + 1} of {batches}")
+                examination.measure_batch(images, labels, number)
         sets = [examination.result() for examination in examinations]
     return Diagnosis(
         recipe=recipe.name,
@@ -76,7 +82,7 @@ def diagnose(
 
 
 def _allowed(recipe: Recipe) -> tuple[Recipe, str | None]:
-    """The recipe with noisy differences allowed, since they are to be seen here, and why a run would refuse them."""
+    """The recipe with noisy differences allowed, since they are measured here, and why a run would refuse them."""
     noisy = recipe.training.model_copy(update={"allow_noisy_differences": True})
     allowed = recipe.model_copy(update={"training": noisy})
     check_recipe(allowed)
@@ -96,42 +102,44 @@ def _allowed(recipe: Recipe) -> tuple[Recipe, str | None]:
 
 
 def in_float64(method: Method) -> Method:
-    """A copy of a method and its backbone, the same numbers in double precision; on the CPU if its device has none."""
+    """A copy of a method and its backbone in double precision, on the CPU if the device has none."""
     copy = deepcopy(method)
     device = method.device if method.device.type == "cuda" else torch.device("cpu")
     for module in (copy, copy.backbone.vit):
         module.to(device).double()
-    copy.backbone = replace(copy.backbone, recompute=True)  # twice or four times the size: keep less for the backward
+    copy.backbone = replace(copy.backbone, recompute=True)  # activations are two or four times as large
     return copy
 
 
-def gradient(method: Method, space: Space, images: Tensor, labels: Tensor, pace: Chunking) -> tuple[Tensor, float]:
+def exact_gradient(
+    method: Method, space: Space, images: Tensor, labels: Tensor, chunking: Chunking
+) -> tuple[Tensor, float]:
     """The gradient (size,) of the loss of a batch by a backward pass, and the loss."""
     center = space.center.requires_grad_()
     total, value = torch.zeros_like(center), 0.0
-    for where, some in micro_batches(images, pace.micro_batch, method.device):
+    for where, part in micro_batches(images, chunking.micro_batch, method.device):
         with torch.no_grad():
-            prepared = method.prepare(some)
+            prepared = method.prepare(part)
         with torch.enable_grad():
             moving = space.split(center)
             features = in_double(method.features(moving, prepared))
-            loss = method.loss(moving, features, labels[where].to(method.device)) * (len(some) / len(images))
-            (found,) = torch.autograd.grad(loss, center, allow_unused=True, materialize_grads=True)
-        total, value = total + found, value + float(loss.detach())
+            loss = method.loss(moving, features, labels[where].to(method.device)) * (len(part) / len(images))
+            (slope,) = torch.autograd.grad(loss, center, allow_unused=True, materialize_grads=True)
+        total, value = total + slope, value + float(loss.detach())
     return total, value
 
 
-def _with_memory(pace: Chunking, batch: int, work: Callable[[Chunking], Any]) -> Any:
-    """Work at a pace, slower if the device has not enough memory for it."""
+def _retry_smaller(chunking: Chunking, batch: int, work: Callable[[Chunking], T]) -> T:
+    """`work(chunking)`, again with a smaller chunking whenever memory runs out."""
     while True:
         try:
-            return work(pace)
+            return work(chunking)
         except torch.OutOfMemoryError:
-            slower = pace.smaller(batch)
-            if slower is None:
+            smaller = chunking.smaller(batch)
+            if smaller is None:
                 raise
-            pace = slower
-            torch.cuda.empty_cache()
+        chunking = smaller
+        torch.cuda.empty_cache()
 
 
 # -- one set ---------------------------------------------------------------------------------------------------------
@@ -139,7 +147,7 @@ def _with_memory(pace: Chunking, batch: int, work: Callable[[Chunking], Any]) ->
 
 @dataclass(frozen=True)
 class Estimate:
-    """One ĝ beside the gradient of its batch, and the step that the optimiser would make of it."""
+    """One ĝ compared with the gradient of its batch, and the step that the optimizer would make of it."""
 
     norm: float
     cosine: float
@@ -148,67 +156,71 @@ class Estimate:
 
 
 class Examination:
-    """What the batches so far say about one zeroth-order set. Nothing is moved."""
+    """The measurements of one zeroth-order set, batch by batch. Nothing is moved."""
 
-    def __init__(self, training: TaskTraining, name: str, exact: Method, queries: Sequence[int]) -> None:
-        self.training, self.name, self.exact = training, name, exact
-        self.mover = training.placement.zeroth[name]
-        self.plan = self.mover.plan
+    def __init__(self, training: TaskTraining, part: ZerothOrderSet, exact: Method, queries: Sequence[int]) -> None:
+        self.training, self.part, self.exact = training, part, exact
+        self.plan = part.plan
         self.queries = sorted({*queries, self.plan.queries})
         own = dict(exact.named_parameters())
-        self.space = Space({key: own[key] for key in self.mover.parameters})  # in float64
+        self.space = Space({key: own[key] for key in part.optimizer.parameters})  # in float64
         self.pairs: list[tuple[Tensor, Tensor]] = []  # coefficients and derivatives of each batch, flat
-        self.rungs: dict[float, list[tuple[Tensor, Tensor]]] = {}  # the same by ε, of a few queries
-        self.differences: list[tuple[Tensor, Tensor]] = []  # coefficients here and in float64 at the recipe's ε
+        self.rungs: dict[float, list[tuple[Tensor, Tensor]]] = {}  # the same by ε, for a few queries
+        self.differences: list[tuple[Tensor, Tensor]] = []  # coefficients in working precision and in float64
         self.estimates: dict[int, list[Estimate]] = {size: [] for size in self.queries}
         self.gradients: list[float] = []
         self.losses: list[float] = []
         self.per_step = 1  # directions of one query
 
-    def look(self, images: Tensor, labels: Tensor, step: int) -> None:
-        """Measure one batch, with the directions that a run would use at this step, and more of the same stream."""
-        placement, pace = self.training.placement, self.training.placement.chunkings[self.name]
-        query = placement.query(self.name, step, len(images))
-        shape = query.vectors.shape[1:]
-        vectors = placement.directions[self.name].stack(step, max(self.queries), shape, placement.method.device)
+    def measure_batch(self, images: Tensor, labels: Tensor, step: int) -> None:
+        """Measure one batch with the directions that a run would use at this step, and more of the same stream."""
+        method, chunking = self.training.model.method, self.part.chunking
+        query = self.part.query(step, len(images), method.device)
+        vectors = self.part.directions.stack(step, max(self.queries), query.vectors.shape[1:], method.device)
         query = replace(query, vectors=vectors)
-        there = replace(query, space=self.space, vectors=vectors.to(self.exact.device))
+        float64 = replace(query, space=self.space, vectors=vectors.to(self.exact.device))
         self.per_step = len(images) if query.per_image else 1
 
-        found = _coefficients(self.training.model.method, images, labels, query, pace)
-        if not bool(found.isfinite().all()):
+        estimated = _coefficients(method, images, labels, query, chunking)
+        if not bool(estimated.isfinite().all()):
             raise DivergedError(
-                f"{self.training.model.recipe.name}: the loss is not finite in {self.precision} before anything is "
-                f"trained ({self.name}): use training.precision=fp32, and check the images for broken values"
+                f"{self.training.model.recipe.name}: the loss is not finite in {self.precision} before any training "
+                f"({self.part.label}): use training.precision=fp32, and check the images for broken values"
             )
-        derivative = replace(there, estimator=get_estimator("forward_gradient"))
-        together = Chunking(pace.micro_batch, max(pace.chunk, TOGETHER))
-        true = _coefficients(self.exact, images, labels, derivative, together)
-        self.pairs.append((found.flatten(), true.flatten()))
+        derivative = replace(float64, estimator=get_estimator("forward_gradient"))
+        true = _coefficients(self.exact, images, labels, derivative, self._float64_chunking)
+        self.pairs.append((estimated.flatten(), true.flatten()))
         if not query.estimator.exact:
-            self._climb(images, labels, query, there, found[:FEW], true[:FEW])
-        slope, loss = _with_memory(
-            Chunking(pace.micro_batch), len(images), lambda some: gradient(self.exact, self.space, images, labels, some)
+            self._measure_ladder(images, labels, query, float64, estimated[:LADDER_QUERIES], true[:LADDER_QUERIES])
+        slope, loss = _retry_smaller(
+            Chunking(chunking.micro_batch),
+            len(images),
+            lambda each: exact_gradient(self.exact, self.space, images, labels, each),
         )
         self.gradients.append(float(slope.norm()))
         self.losses.append(loss)
         for size, estimates in self.estimates.items():  # as many as these directions allow
-            for first in range(0, len(vectors) - size + 1, size):
-                some = slice(first, first + size)
-                parts = combine(replace(query, vectors=vectors[some]), found[some])
+            for start in range(0, len(vectors) - size + 1, size):
+                some = slice(start, start + size)
+                parts = combine(replace(query, vectors=vectors[some]), estimated[some])
                 estimates.append(self._estimate(torch.cat([part.flatten() for part in parts.values()]), slope.cpu()))
 
-    def _climb(self, images: Tensor, labels: Tensor, query: Query, there: Query, found: Tensor, true: Tensor) -> None:
-        """Finite differences of other lengths, and those of the recipe's in float64."""
-        pace, here = self.training.placement.chunkings[self.name], self.training.model.method
-        few, together = (
-            replace(there, vectors=there.vectors[:FEW]),
-            Chunking(pace.micro_batch, max(pace.chunk, TOGETHER)),
-        )
-        self.differences.append((found.flatten(), _coefficients(self.exact, images, labels, few, together).flatten()))
+    @property
+    def _float64_chunking(self) -> Chunking:
+        return Chunking(self.part.chunking.micro_batch, max(self.part.chunking.chunk, FLOAT64_CHUNK))
+
+    def _measure_ladder(
+        self, images: Tensor, labels: Tensor, query: Query, float64: Query, estimated: Tensor, true: Tensor
+    ) -> None:
+        """Finite differences at other ε, and those at the recipe's ε in float64."""
+        few = replace(float64, vectors=float64.vectors[:LADDER_QUERIES])
+        doubled = _coefficients(self.exact, images, labels, few, self._float64_chunking)
+        self.differences.append((estimated.flatten(), doubled.flatten()))
         for epsilon in sorted({*LADDER, query.epsilon}):
-            asked = replace(query, vectors=query.vectors[:FEW], epsilon=epsilon)
-            rung = found if epsilon == query.epsilon else _coefficients(here, images, labels, asked, pace)
+            rung = estimated
+            if epsilon != query.epsilon:
+                other = replace(query, vectors=query.vectors[:LADDER_QUERIES], epsilon=epsilon)
+                rung = _coefficients(self.training.model.method, images, labels, other, self.part.chunking)
             self.rungs.setdefault(epsilon, []).append((rung.flatten(), true.flatten()))
 
     def _estimate(self, guess: Tensor, slope: Tensor) -> Estimate:
@@ -226,12 +238,13 @@ class Examination:
 
     @property
     def rate(self) -> float:
-        return self.mover.learning_rate(self.plan.start)
+        return self.part.optimizer.learning_rate(self.plan.start)
 
     def result(self) -> SetDiagnosis:
         return SetDiagnosis(
-            name=self.name,
-            beside=tuple(self.training.placement.first),
+            name=self.part.label,
+            members=self.part.members,
+            beside=tuple(self.training.placement.first.optimizers),
             precision=self.precision,
             estimator=self.plan.estimator,
             directions=self.plan.directions,
@@ -248,18 +261,18 @@ class Examination:
     def _differences(self) -> Differences:
         plan = self.plan
         span = plan.epsilon / get_estimator(plan.estimator).weights[0]  # L(φ + εΔ) − L(φ − εΔ) is 2ε c, one-sided ε c
-        here, there = (span * torch.cat(side) for side in zip(*self.differences, strict=True))
+        working, double = (span * torch.cat(side) for side in zip(*self.differences, strict=True))
         ladder = [
             Rung(epsilon, _agreement(pairs).pearson if all(c.isfinite().all() for c, _ in pairs) else None)
             for epsilon, pairs in self.rungs.items()
         ]
-        vanished = float((here == 0).double().mean())
-        return Differences(plan.epsilon, _rms(there), _rms(here - there), vanished, tuple(ladder))
+        vanished = float((working == 0).double().mean())
+        return Differences(plan.epsilon, _rms(double), _rms(working - double), vanished, tuple(ladder))
 
     def _step(self) -> Step:
         plan, estimates = self.plan, self.estimates[self.plan.queries]
         clipped = [plan.clip is not None and one.norm > plan.clip for one in estimates]
-        rates = [self.mover.learning_rate(epoch) for epoch in range(plan.start, plan.epochs)]
+        rates = [self.part.optimizer.learning_rate(epoch) for epoch in range(plan.start, plan.epochs)]
         center = self.space.center
         return Step(
             optimizer=plan.optimizer,
@@ -274,28 +287,28 @@ class Examination:
         )
 
     def _alignment(self, queries: int) -> Alignment:
-        """With a direction for each image the theory is that of images that agree on their gradient."""
+        """With a direction for each image, the theory assumes that all images have the same gradient."""
         seen = queries * self.per_step
         theory = math.sqrt(seen / (seen + self.space.size - 1))
         return Alignment(queries, statistics.fmean(one.cosine for one in self.estimates[queries]), theory)
 
 
-def _coefficients(method: Method, images: Tensor, labels: Tensor, query: Query, pace: Chunking) -> Tensor:
+def _coefficients(method: Method, images: Tensor, labels: Tensor, query: Query, chunking: Chunking) -> Tensor:
     """Coefficients (queries, [batch]) of a batch, on the CPU."""
 
-    def work(some: Chunking) -> Tensor:
-        return coefficients(method, labels, query, survey(method, images, query, False, some))[0].cpu()
+    def work(chunking: Chunking) -> Tensor:
+        features = evaluate_features(method, images, query, False, chunking)
+        return coefficients(method, labels, query, features)[0].cpu()
 
-    found: Tensor = _with_memory(pace, len(images), work)
-    return found
+    return _retry_smaller(chunking, len(images), work)
 
 
 def _agreement(pairs: Sequence[tuple[Tensor, Tensor]]) -> Agreement:
-    found, true = (torch.cat(side) for side in zip(*pairs, strict=True))
+    estimated, true = (torch.cat(side) for side in zip(*pairs, strict=True))
     return Agreement(
-        pearson=_cosine(found - found.mean(), true - true.mean()),
-        cosine=_cosine(found, true),
-        error=_rms(found - true) / _rms(true) if true.any() else 0.0,
+        pearson=_cosine(estimated - estimated.mean(), true - true.mean()),
+        cosine=_cosine(estimated, true),
+        error=_rms(estimated - true) / _rms(true) if true.any() else 0.0,
         pairs=len(true),
     )
 

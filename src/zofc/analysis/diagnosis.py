@@ -86,6 +86,7 @@ class SetDiagnosis:
     """One zeroth-order set: one direction, one difference, one clip."""
 
     name: str
+    members: tuple[str, ...]  # its groups
     beside: tuple[str, ...]  # the groups that move by gradients
     precision: str
     estimator: str
@@ -115,7 +116,7 @@ class SetDiagnosis:
 
     def _change(self, key: str, value: str) -> str:
         """How to say it on the command line, for every group of the set."""
-        return " ".join(f"optimize.{group}.{key}={value}" for group in self.name.split("+"))
+        return " ".join(f"optimize.{group}.{key}={value}" for group in self.members)
 
     @property
     def _remedy(self) -> str:

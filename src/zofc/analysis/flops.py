@@ -8,7 +8,7 @@ that add up to the difference exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -136,16 +136,15 @@ def count_step(training: TaskTraining, images: Tensor, labels: Tensor, epoch: in
 
         return call
 
-    replays, placement.recorder.enabled = placement.recorder.enabled, False
     for name in spent:
         setattr(method, name, watched(name, getattr(method, name)))
     try:
-        with _countable(), FlopCounterMode(display=False) as counter:
+        recorder = placement.execution.recorder
+        with recorder.paused(), _countable(), FlopCounterMode(display=False) as counter:
             placement.step(images, labels, epoch, training.steps_done)
     finally:
         for name in spent:
             delattr(method, name)
-        placement.recorder.enabled = replays
     rest = counter.get_total_flops() - sum(spent.values())
     return Executed(spent["prepare"] // 2, spent["features"] // 2, (spent["loss"] + spent["hits"]) // 2, rest // 2)
 
@@ -155,8 +154,8 @@ def count_step(training: TaskTraining, images: Tensor, labels: Tensor, epoch: in
 
 def paper_formula(placement: Placement, groups: tuple[str, ...], batch: int, forward: int, head: int) -> Formula | None:
     """Appendix H for a step that moves these sets, with F and F_cls of an image."""
-    zeroth = [placement.zeroth[name].plan for name in groups if name in placement.zeroth]
-    first = [name for name in groups if name in placement.first]
+    zeroth = [part.plan for part in placement.zeroth if part.label in groups]
+    first = [name for name in groups if name in placement.first.optimizers]
     deep = any(name in placement.method.in_features for name in first)
     if zeroth and deep:
         return None
@@ -186,7 +185,7 @@ def differences(
         cut = round(n * (batch * forward.backbone - plain))
     update = formula.backward - executed.update
     terms = formula.total - executed.total - number - shared - cut - update
-    zeroth = {name: placement.zeroth[name].plan for name in groups if name in placement.zeroth}
+    zeroth = [part.plan for part in placement.zeroth if part.label in groups]
     parts = [
         (number, _why_number(formula, float(n), zeroth, len(zeroth) < len(groups), bool(behind))),
         (shared, "what comes before the first moving parameter is computed once, not with every forward"),
@@ -207,9 +206,9 @@ def _one_pass(model: IncrementalModel, images: Tensor) -> tuple[int, int, int]:
         return before, behind, multiply_adds(lambda: model.backbone.features(images))
 
 
-def _why_number(formula: Formula, n: float, zeroth: Mapping[str, Group], first: bool, deep: bool) -> str:
+def _why_number(formula: Formula, n: float, zeroth: Sequence[Group], first: bool, deep: bool) -> str:
     said = f"the formula has {formula.forwards} forwards, executed is the work of {n:.4g}: "
-    estimators = {plan.estimator for plan in zeroth.values()}
+    estimators = {plan.estimator for plan in zeroth}
     if not deep:
         return said + "only the classifier moves, so all points share one forward"
     reasons = []
@@ -222,7 +221,7 @@ def _why_number(formula: Formula, n: float, zeroth: Mapping[str, Group], first: 
     elif "spsa" in estimators:
         reasons.append("loss and accuracy are read off the points, where the formula has a forward for them")
     if len(zeroth) > 1:
-        reasons.append("each set of groups is surveyed by itself")
+        reasons.append("each set of groups has points of its own")
     return said + "; ".join(reasons) + (" (the paper's table has about 2q + 1 for this 2q + 2)" if first else "")
 
 

@@ -1,4 +1,4 @@
-"""A task of a recipe, started as a run starts it: the point at which everything is measured without training."""
+"""The start of a task of a recipe, as in a run: where costs and diagnoses are measured without training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OnProgress = Callable[[str], None]
 
 @contextmanager
 def torch_settings(device: torch.device, settings: TrainingSettings) -> Iterator[None]:
-    """The process set up as for a run, and afterwards as it was."""
+    """Set up torch as for a run; on exit, restore the settings from before."""
     cudnn, deterministic = torch.backends.cudnn, torch.utils.deterministic
     threads, products = torch.get_num_threads(), torch.get_float32_matmul_precision()
     before = cudnn.benchmark, cudnn.allow_tf32, deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
@@ -45,7 +45,7 @@ def torch_settings(device: torch.device, settings: TrainingSettings) -> Iterator
 def start_task(
     recipe: Recipe, task: int, device: torch.device, on_progress: OnProgress
 ) -> tuple[TaskTraining, list[str]]:
-    """A fresh learner at the first step of a task, and what the user should know of it."""
+    """A fresh model at the first step of a task, and notices for the user."""
     notices: list[str] = []
     on_progress("opening the data")
     stream = open_stream(recipe, notices.append)
@@ -53,19 +53,19 @@ def start_task(
         raise RecipeError(f"{recipe.name}: there is no task {task}; the recipe has {len(stream.tasks)}")
     on_progress("loading the backbone")
     model = IncrementalModel(recipe, device)
-    for one in stream.tasks[:task]:
-        model.extend(one.names)
+    for each in stream.tasks[:task]:
+        model.extend(each.names)
     training = TaskTraining(
         model, model.loader(stream.train_set(stream.tasks[task - 1])), Events([_Notices(notices)]), len(stream.tasks)
     )
     on_progress("beginning the task")
-    training.begin()  # some methods look at the task's images before they move
+    training.begin()  # some methods read the task's images before the first step
     return training, notices
 
 
 @dataclass
 class _Notices:
-    """Listens to what a run would tell its user."""
+    """A listener that collects the notices of a run."""
 
     texts: list[str]
 
@@ -78,7 +78,7 @@ class _Notices:
 
 
 def run_batches(training: TaskTraining) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """The batches of a run, with the number of the step."""
+    """The batches of a run, each with the number of its step."""
     batches = chain.from_iterable(training.batches(epoch) for epoch in count())
     for number, (images, labels) in enumerate(batches):
         yield number, images, labels

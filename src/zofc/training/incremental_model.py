@@ -15,7 +15,7 @@ from zofc.errors import RunError
 from zofc.methods import method_class
 from zofc.model.backbone import PRECISIONS, load_backbone
 from zofc.recipe import Recipe
-from zofc.training.memory import scored_at_once
+from zofc.training.memory import scoring_batch_size
 
 
 class IncrementalModel:
@@ -106,7 +106,7 @@ class IncrementalModel:
             return settings.eval_batch_size
         most = min(settings.eval_batch_size, images)
         if self._fits is None or most > self._fits[0] == self._fits[1]:  # all that was asked for fitted: more may
-            self._fits = most, scored_at_once(self, most)
+            self._fits = most, scoring_batch_size(self, most)
         return min(most, self._fits[1])
 
     @torch.no_grad()

@@ -1,8 +1,9 @@
-"""How many images and points at a time, so that the weights and a training step stay within `training.memory`.
+"""The memory planner: how many images and points pass through the backbone at a time, so that the weights and a step of
+training stay within `training.memory`.
 
-Measured, not modelled: a twin of the placement takes a whole step on copies of what moves, so nothing moves. The bytes
-of a few small steps give a guess, bytes ≈ a + images · (b + c · points); what is chosen has been measured itself. A
-resumed run plans anew and may choose otherwise: the same updates, but for the order in which sums are rounded.
+Memory is measured, not modelled: the placement rehearses whole steps on copies of what moves. The bytes of a few small
+steps predict those of others, bytes ≈ a + images · (b + c · points); a chunking is chosen only after it has been
+measured itself. A resumed run plans again and may choose another chunking: the updates differ only in rounding.
 """
 
 from __future__ import annotations
@@ -11,170 +12,161 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from zofc.errors import BudgetError
+from zofc.optim.chunking import Chunking
 from zofc.optim.estimators import get_estimator
-from zofc.optim.graphs import SETTLED
 from zofc.optim.placement import Placement
-from zofc.optim.survey import Chunking
+from zofc.optim.sets import FirstOrderSet, ParameterSet, set_label
 from zofc.training.incremental_model import IncrementalModel
-from zofc.training.memory import allowance, measure, resident
+from zofc.training.memory import measure_peak, memory_budget, resident_tensors
 
-TRIES = 6  # whole steps that are measured for each set, at most
-TRACE = 1e-3  # bytes that one more image or point is taken to need where no difference is seen
+MAX_MEASUREMENTS = 6  # whole steps that are measured for each set
+LEAST_GROWTH = 1e-3  # bytes for one more image or point where no difference is measured
 
 
 def plan_memory(model: IncrementalModel, placement: Placement, images: Tensor, labels: Tensor) -> str:
-    """Choose the placement's chunkings for batches like this one; returns what was chosen, in words."""
+    """Set the chunkings of a placement for batches like this one; returns a notice that says which."""
     asked = model.recipe.training.memory or "auto"
-    budget, whole, said, apart = allowance(asked, model.device), len(images), [], False
-    for name in sets(placement):
-        points = points_of(placement, name)
-        need = partial(rehearse, model, placement, name, images, labels)
+    budget, batch, notes, split = memory_budget(asked, model.device), len(images), [], False
+    for part in chunked_sets(placement):
+        points = points_per_step(placement, part)
+        need = partial(step_bytes, model, placement, part, images, labels)
         least = need(Chunking(1))
         if least > budget:
-            raise _refusal(model, placement, name, budget, least)
-        few = partial(rehearse, model, placement, name, images[:2], labels[:2])
-        pace, needed = choose(need, few, least, whole, points, budget)
-        placement.chunkings[name] = pace
-        apart = apart or pace.micro_batch != whole
-        groups = "+".join(placement.first) if name == "first" else name
-        of_points = f" and {pace.chunk} of {points} points" if points > 1 else ""
-        said.append(f"{groups} {pace.micro_batch} of {whole} images{of_points} at a time (measured {_mb(needed)})")
+            raise _budget_error(model, placement, part, budget, least)
+        need_of_two = partial(step_bytes, model, placement, part, images[:2], labels[:2])
+        part.chunking, needed = choose_chunking(need, need_of_two, least, batch, points, budget)
+        split = split or part.chunking.micro_batch != batch
+        groups = set_label(placement.first.optimizers) if isinstance(part, FirstOrderSet) else part.label
+        of_points = f" and {part.chunking.chunk} of {points} points" if points > 1 else ""
+        at_a_time = f"{part.chunking.micro_batch} of {batch} images{of_points} at a time"
+        notes.append(f"{groups} {at_a_time} (measured {_megabytes(needed)})")
     most = model.recipe.training.eval_batch_size
-    scored = f"scoring {model.plain_batch_size(most)} of {most} images at a time"
-    limit = asked if asked != "auto" else f"auto ({_mb(budget)})"
+    notes.append(f"scoring {model.plain_batch_size(most)} of {most} images at a time")
     couples: str | None = getattr(model.method, "couples_images", None)
-    return "; ".join([f"memory {limit}: {said[0]}", *said[1:], scored, *([couples] if couples and apart else [])])
+    if couples and split:
+        notes.append(couples)
+    limit = asked if asked != "auto" else f"auto ({_megabytes(budget)})"
+    return f"memory {limit}: " + "; ".join(notes)
 
 
 def check_weights(model: IncrementalModel, placement: Placement) -> None:
-    """Refuse a budget below the weights, for a task without a step to measure."""
-    budget = allowance(model.recipe.training.memory or "auto", model.device)
+    """For a task without a step to measure: raise BudgetError if the weights alone exceed the budget."""
+    budget = memory_budget(model.recipe.training.memory or "auto", model.device)
     if budget < model.backbone.bytes:
-        raise _refusal(model, placement, "", budget, model.backbone.bytes)
+        raise _budget_error(model, placement, None, budget, model.backbone.bytes)
 
 
-def sets(placement: Placement) -> list[str]:
-    """The sets with a pace of their own: zeroth-order ones, and the first-order groups wherever these walk the backbone
-    themselves instead of reading the features of a survey."""
-    alone = any(
-        any(mover.active(epoch) for mover in placement.first.values())
-        and not any(mover.active(epoch) for mover in placement.zeroth.values())
-        for epoch in range(placement.epochs)
-    )
-    deep = any(name in placement.method.in_features for name in placement.first)
-    return [*(["first"] if alone or deep else []), *placement.zeroth]
+def chunked_sets(placement: Placement) -> list[ParameterSet]:
+    """The sets whose chunking matters: all zeroth-order ones, and the first-order set if in some epoch its groups need
+    a pass of their own, instead of reading features that were evaluated for a zeroth-order set."""
+    active = [placement.active_sets(epoch) for epoch in range(placement.epochs)]
+    alone = any(first and not zeroth for first, zeroth in active)
+    deep = not placement.first.optimizers.keys().isdisjoint(placement.method.in_features)
+    return [*([placement.first] if alone or deep else []), *placement.zeroth]
 
 
-def points_of(placement: Placement, name: str) -> int:
-    """How many points a set could look at in one pass."""
-    if name == "first":
+def points_per_step(placement: Placement, part: ParameterSet) -> int:
+    """How many points of a set could pass through the backbone together."""
+    if isinstance(part, FirstOrderSet):
         return 1
-    query = placement.query(name, 0, 1)
-    return 1 if query.per_image else len(query.offsets)
+    query = part.query(0, 1, placement.method.device)
+    return 1 if query.per_image else len(query.points)
 
 
-def rehearse(
-    model: IncrementalModel, placement: Placement, name: str, images: Tensor, labels: Tensor, pace: Chunking
+def step_bytes(
+    model: IncrementalModel,
+    placement: Placement,
+    part: ParameterSet,
+    images: Tensor,
+    labels: Tensor,
+    chunking: Chunking,
 ) -> float:
-    """Peak bytes of a step of one set at a pace, with the states of all optimisers, and where steps are recorded with
-    the making of all recordings; infinite if memory ran out."""
-    copies = tree_map_only(Tensor, torch.clone, {group: dict(tensors) for group, tensors in placement.groups.items()})
-    plans = {group: mover.plan for members, mover in placement.movers.items() for group in members.split("+")}
-    doubled = [leaf for leaf in tree_leaves((copies, placement.state())) if isinstance(leaf, Tensor)]
-    with measure(model.device, [*resident(model), *doubled]) as peak:
-        recorded = placement.recorder.enabled
-        twin = Placement(placement.method, copies, plans, seed=0, task=0, graphs=recorded)
-        movers, deep = twin.movers, placement.method.in_features
-        for mover in movers.values():
-            mover.plan = mover.plan.model_copy(update={"start": 0})
-            mover.move({key: torch.zeros_like(value) for key, value in mover.parameters.items()}, 0)
-        twin.first = {key: mover for key, mover in twin.first.items() if name == "first" or key not in deep}
-        twin.zeroth = {key: mover for key, mover in twin.zeroth.items() if key == name}
-        twin.chunkings[name] = pace
-        try:
-            for number in range(SETTLED if recorded else 1):
-                twin.step(images, labels, 0, number)
-        except torch.OutOfMemoryError:
-            return math.inf
-    if twin.chunkings[name] != pace:  # it ran out and went on with less
-        return math.inf
-    return peak.bytes - sum(value.nbytes for value in doubled)
+    """Peak bytes of a step that evaluates `part` at a chunking, with the states of all optimizers and on CUDA with the
+    making of all recordings; infinite if memory ran out."""
+    with measure_peak(model.device, resident_tensors(model)) as peak:
+        fits = placement.rehearse(part, chunking, images, labels)
+    copies = sum(value.nbytes for group in placement.groups.values() for value in group.values())
+    return peak.bytes - copies if fits else math.inf
 
 
-def choose(
+def choose_chunking(
     need: Callable[[Chunking], float],
-    few: Callable[[Chunking], float],
+    need_of_two: Callable[[Chunking], float],
     least: float,
-    whole: int,
+    batch: int,
     points: int,
     budget: int,
 ) -> tuple[Chunking, float]:
-    """The pace with the most images times points, then the most images, that was measured within the budget: `need`
-    measures a step on the whole batch, `few` on two of its images, `least` is the need of one image at a time."""
-    alone = few(Chunking(1))
-    # a guess beyond the budget would say no more than one of its size
-    per_image = min(max(few(Chunking(2)) - alone, TRACE), budget)
-    per_point = min(max(few(Chunking(1, 2)) - alone, TRACE), budget) if points > 1 else TRACE
+    """The chunking with the most images times points, then the most images, that was measured within the budget. `need`
+    measures a step on the whole batch, `need_of_two` on two of its images; `least` is the need of one image at a time.
+    """
+    single = need_of_two(Chunking(1))
+    # a growth beyond the budget would say no more than one of its size
+    per_image = min(max(need_of_two(Chunking(2)) - single, LEAST_GROWTH), budget)
+    per_point = min(max(need_of_two(Chunking(1, 2)) - single, LEAST_GROWTH), budget) if points > 1 else LEAST_GROWTH
 
-    def growth(pace: tuple[int, int]) -> float:
-        return (pace[0] - 1) * per_image + pace[0] * (pace[1] - 1) * per_point
+    def growth(candidate: tuple[int, int]) -> float:
+        return (candidate[0] - 1) * per_image + candidate[0] * (candidate[1] - 1) * per_point
 
-    def rank(pace: tuple[int, int]) -> tuple[int, int]:
-        return pace[0] * pace[1], pace[0]
+    def rank(candidate: tuple[int, int]) -> tuple[int, int]:
+        return candidate[0] * candidate[1], candidate[0]
 
-    candidates = [(images, chunk) for images in _parts(whole) for chunk in _parts(points)]
-    best, measured, scale = (1, 1), least, 1.0
-    for _ in range(TRIES):
-        room = (budget - measured) / scale + growth(best)
-        ahead = [pace for pace in candidates if rank(pace) > rank(best)]
-        better = [pace for pace in ahead if growth(pace) <= room]
-        if not better and best == (1, 1):  # the guess may be too high
+    candidates = [(images, chunk) for images in _part_sizes(batch) for chunk in _part_sizes(points)]
+    best, best_bytes, scale = (1, 1), least, 1.0
+    for _ in range(MAX_MEASUREMENTS):
+        room = (budget - best_bytes) / scale + growth(best)
+        ahead = [candidate for candidate in candidates if rank(candidate) > rank(best)]
+        better = [candidate for candidate in ahead if growth(candidate) <= room]
+        if not better and best == (1, 1):  # the predicted growth may be too high
             better = sorted(ahead, key=growth)[:1]
         if not better:
             break
         pick = max(better, key=rank)
-        found = need(Chunking(*pick))
-        if found <= budget:
-            best, measured = pick, found
+        needed = need(Chunking(*pick))
+        if needed <= budget:
+            best, best_bytes = pick, needed
             continue
-        if math.isinf(found):
-            candidates = [pace for pace in candidates if growth(pace) <= growth(pick) / 2]
+        if math.isinf(needed):
+            candidates = [candidate for candidate in candidates if growth(candidate) <= growth(pick) / 2]
             continue
-        candidates = [pace for pace in candidates if growth(pace) < growth(pick)]
+        candidates = [candidate for candidate in candidates if growth(candidate) < growth(pick)]
         if growth(pick) > growth(best):
-            scale = (found - measured) / (growth(pick) - growth(best))
-    return Chunking(*best), measured
+            scale = (needed - best_bytes) / (growth(pick) - growth(best))
+    return Chunking(*best), best_bytes
 
 
-def _parts(whole: int) -> list[int]:
+def _part_sizes(whole: int) -> list[int]:
     """Sizes that cut a whole into nearly equal parts: one more would need memory and save no pass."""
     return sorted({-(-whole // count) for count in range(1, whole + 1)})
 
 
-def _refusal(model: IncrementalModel, placement: Placement, name: str, budget: int, least: float) -> BudgetError:
+def _budget_error(
+    model: IncrementalModel, placement: Placement, part: ParameterSet | None, budget: int, least: float
+) -> BudgetError:
     settings, weights = model.recipe.training, model.backbone.bytes
     if math.isinf(least):
-        said = f"the device runs out of memory before {_mb(budget)}, with one image at a time."
+        text = f"the device runs out of memory before {_megabytes(budget)}, with one image at a time."
     else:
-        step = "and a step with one image at a time" if name else "alone"
-        said = f"{_mb(budget)} are not enough for this task: the weights ({_mb(weights)}) {step} need {_mb(least)}."
+        step = "and a step with one image at a time" if part else "alone"
+        text = (
+            f"{_megabytes(budget)} are not enough for this task: the weights ({_megabytes(weights)}) {step} need "
+            f"{_megabytes(least)}."
+        )
         if settings.precision in ("fp32", "tf32"):
-            half = least - weights / 2  # the step of one image is mostly the batch and its features, which stay
+            half = least - weights / 2  # a step of one image is mostly the batch and its features, which stay
             fits = "would fit" if half <= budget else "would not fit either"
-            said += f" training.precision=bf16 or fp16 {fits}, with about {_mb(half)}"
-            exact = all(get_estimator(mover.plan.estimator).exact for mover in placement.zeroth.values())
-            said += "." if exact else " (and estimator=forward_gradient: finite differences want fp32)."
-    if name == "first" and not settings.recompute:
-        said += " training.recompute=true keeps fewer activations."
-    return BudgetError(f"training.memory: {said}")
+            text += f" training.precision=bf16 or fp16 {fits}, with about {_megabytes(half)}"
+            exact = all(get_estimator(each.plan.estimator).exact for each in placement.zeroth)
+            text += "." if exact else " (and estimator=forward_gradient: finite differences want fp32)."
+    if isinstance(part, FirstOrderSet) and not settings.recompute:
+        text += " training.recompute=true keeps fewer activations."
+    return BudgetError(f"training.memory: {text}")
 
 
-def _mb(size: float) -> str:
+def _megabytes(size: float) -> str:
     if size < 1e5:
         return f"{size / 1e3:.3g} kB"
     return f"{size / 1e6:.{0 if size >= 1e8 else 1 if size >= 1e7 else 2}f} MB"

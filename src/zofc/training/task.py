@@ -1,4 +1,4 @@
-"""Learning one task: the one training loop. It yields after every step, so that its driver may save, show or stop."""
+"""The training loop of one task. It yields after every step, so that its caller can save, report or stop."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from zofc.errors import DivergedError
 from zofc.optim.placement import Placement, StepReport
 from zofc.training.events import Events, StepStatus
 from zofc.training.incremental_model import IncrementalModel
-from zofc.training.memory import StepPeak, resident
+from zofc.training.memory import StepPeak, resident_tensors
 from zofc.training.planner import check_weights, plan_memory
 
 
 @dataclass
 class Meter:
-    """Running sums over an epoch."""
+    """Running sums of loss, hits and time over an epoch."""
 
     loss: float = 0.0
     right: float = 0.0
@@ -45,7 +45,7 @@ class Meter:
 
 
 class TaskTraining:
-    """The training of the task that `model` was last extended with, from any position in it."""
+    """The training of the task that `model` was last extended with, from its start or from where a run stopped."""
 
     def __init__(self, model: IncrementalModel, loader: Loader, events: Events, tasks: int) -> None:
         self.model, self.loader, self.events = model, loader, events
@@ -81,17 +81,18 @@ class TaskTraining:
         self.meter = Meter(**{**asdict(Meter()), **meter})
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Those of an epoch from number `start` on, in its order and view."""
+        """The batches of an epoch from number `start` on, in the epoch's own order and random views."""
         recipe = self.model.recipe
         name = (recipe.seed, "task", self.index, "epoch", epoch)
         return self.loader.train_batches(self.batch_size, name, start, recipe.views.augment == "crop-flip")
 
     def run(self) -> Iterator[float]:
-        """Step by step; yields the seconds each took. After a yield, `epoch` and `step` say what has been done."""
+        """Train step by step and yield the seconds of each. After a yield, `epoch` and `step` are the position of the
+        next step."""
         recipe = self.model.recipe
         to_plan = recipe.training.memory is not None
         peak = StepPeak(self.model.device)
-        phase: tuple[str, ...] = ()  # what moves
+        phase: tuple[str, ...] = ()  # the sets that move
         if to_plan and not self.placement.epochs:
             check_weights(self.model, self.placement)
         while self.epoch < self.placement.epochs:
@@ -99,19 +100,19 @@ class TaskTraining:
             for images, labels in self.batches(self.epoch, self.step):
                 number = self.steps_done
                 if to_plan:
-                    begun = time.perf_counter()
+                    start = time.perf_counter()
                     self._plan(images, labels)
-                    to_plan, clock = False, clock + time.perf_counter() - begun  # which is no training
+                    to_plan, clock = False, clock + time.perf_counter() - start  # not counted as training
                 if phase != moving:
                     phase = moving
-                    self.placement.recorder.forget()  # of steps that will not be taken again
-                    kinds = min(self.steps_per_epoch, 2)  # whole ones, and the rest of an epoch
-                    peak.begin(self._resident(), kinds, self._steps_in_phase())
+                    self.placement.execution.recorder.forget()  # the steps of the phase before
+                    batch_sizes = min(self.steps_per_epoch, 2)  # that of the last batch of an epoch may be another
+                    peak.begin(self._resident(), batch_sizes, self._steps_in_phase())
                 with peak.step(self._resident):
                     report = self.placement.step(images, labels, self.epoch, number)
                 self.peak_memory = max(self.peak_memory, peak.bytes)
                 self._check(report, number)
-                self._pass_on_notices()
+                self._send_notices()
                 self.model.method.after_step()
                 self.step += 1
                 seconds = time.perf_counter() - clock
@@ -122,25 +123,25 @@ class TaskTraining:
             self._close_epoch()
 
     def end(self) -> None:
-        self.placement.recorder.forget()  # its memory belongs to the next task
+        self.placement.execution.recorder.forget()  # frees memory for the next task
         self.model.method.end_task(lambda: self.model.plain_batches(self.loader))
 
     def _steps_in_phase(self) -> int:
-        """Steps done since what moves now began to move."""
+        """Steps done since the present sets began to move."""
         first = self.epoch
         while first and self.placement.active(first - 1) == self.placement.active(self.epoch):
             first -= 1
         return (self.epoch - first) * self.steps_per_epoch + self.step
 
     def _resident(self) -> list[Tensor]:
-        """What is there before a step begins, beside its batch."""
+        """What is allocated before a step begins, beside its batch."""
         states = [leaf for leaf in tree_leaves(self.placement.state()) if isinstance(leaf, Tensor)]
-        return [*resident(self.model), *states]
+        return [*resident_tensors(self.model), *states]
 
     def _plan(self, images: Tensor, labels: Tensor) -> None:
-        """Fit the steps of this task into the memory that the recipe allows."""
+        """Fit the steps of this task into the recipe's memory budget."""
         whole = min(self.batch_size, len(self.loader.image_set))
-        rows = torch.arange(whole, device=images.device) % len(images)  # a resumed epoch may begin with its rest
+        rows = torch.arange(whole, device=images.device) % len(images)  # a resumed epoch may start at its last batch
         self.events.send("notice", text=plan_memory(self.model, self.placement, images[rows], labels[rows]))
 
     def _close_epoch(self) -> None:
@@ -157,9 +158,10 @@ class TaskTraining:
         )
         self.epoch, self.step, self.meter = self.epoch + 1, 0, Meter()
 
-    def _pass_on_notices(self) -> None:
-        while self.placement.notices:
-            self.events.send("notice", text=self.placement.notices.pop(0))
+    def _send_notices(self) -> None:
+        notices = self.placement.execution.notices
+        while notices:
+            self.events.send("notice", text=notices.pop(0))
 
     def _status(self, report: StepReport, done: int) -> StepStatus:
         return StepStatus(
@@ -178,7 +180,7 @@ class TaskTraining:
             return
         rates = ", ".join(f"{name} {rate:g}" for name, rate in self.placement.learning_rates(self.epoch).items())
         half = self.model.recipe.training.precision == "fp16"
-        before = f"mean loss of the epoch until then: {self.meter.mean_loss:.4f}; " if self.meter.images else ""
+        before = f"mean loss of the epoch so far: {self.meter.mean_loss:.4f}; " if self.meter.images else ""
         raise DivergedError(
             f"the loss became {report.loss} at task {self.index + 1}, epoch {self.epoch + 1}, step {number + 1} "
             f"({before}learning rates: {rates}). Try a smaller learning rate, "

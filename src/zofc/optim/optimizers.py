@@ -1,4 +1,4 @@
-"""What moves a set of parameters, given its (estimated) gradient: clip, any torch optimiser, a schedule per epoch."""
+"""The update of a group of parameters from its (estimated) gradient: clip, a torch optimizer, a schedule by epoch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from zofc.recipe import Group
 
 
-class Mover:
-    """A fresh optimiser over one set of tensors for one task. Gradients live only inside `move`."""
+class GroupOptimizer:
+    """A fresh optimizer of one set of tensors for one task. Gradients exist only inside `move`."""
 
     def __init__(self, parameters: Mapping[str, Tensor], plan: Group) -> None:
         self.parameters = dict(parameters)
@@ -32,16 +32,16 @@ class Mover:
         return plan.min_lr + (plan.lr - plan.min_lr) * (1 + math.cos(math.pi * epoch / plan.epochs)) / 2
 
     def move(self, gradient: Mapping[str, Tensor], epoch: int) -> bool:
-        """One step against `gradient`; a tensor without a gradient stays where it is. A gradient that is not finite
-        moves nothing and is answered with False."""
-        given = list(gradient.values())
-        norms = torch._foreach_norm(given) if given else ()
+        """θ ← θ − η clip(g), with the momentum or moments of the plan's optimizer; a tensor without a gradient stays as
+        it is. If the gradient is not finite, nothing is changed and the result is False."""
+        parts = list(gradient.values())
+        norms = torch._foreach_norm(parts) if parts else ()
         norm = float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0  # over the whole set
         if not math.isfinite(norm):
             return False
         clip = self.plan.clip
         scale = clip / norm if clip is not None and norm > clip else 1.0
-        scaled = torch._foreach_mul(given, scale) if scale < 1 and given else given
+        scaled = torch._foreach_mul(parts, scale) if scale < 1 and parts else parts
         for name, g in zip(gradient, scaled, strict=True):
             self.parameters[name].grad = g.sign() if self.plan.optimizer == "sign" else g
         for settings in self.optimizer.param_groups:
@@ -50,8 +50,12 @@ class Mover:
         self.optimizer.zero_grad(set_to_none=True)
         return True
 
+    def allocate_state(self) -> None:
+        """Take a step with zero gradients, so that the optimizer creates its state; weight decay still applies."""
+        self.move({name: torch.zeros_like(value) for name, value in self.parameters.items()}, 0)
+
     def state(self) -> dict[str, Any]:
-        """The optimiser's state by parameter name."""
+        """The optimizer's state by parameter name."""
         return {
             name: dict(self.optimizer.state[value])
             for name, value in self.parameters.items()
@@ -59,7 +63,7 @@ class Mover:
         }
 
     def load_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take up the state where the parameters are; torch keeps only the count of steps on the host."""
+        """Continue from a state, on the device of the parameters; torch keeps only the count of steps on the host."""
         for name, value in self.parameters.items():
             if name in state:
                 self.optimizer.state[value] = {

@@ -1,0 +1,89 @@
+"""The sets of groups that one pass through the backbone serves: all first-order groups together, and zeroth-order
+groups with equal settings together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from zofc.optim.chunking import Chunking
+from zofc.optim.directions import Directions, Space
+from zofc.optim.estimators import get_estimator
+from zofc.optim.evaluation import Query
+from zofc.optim.optimizers import GroupOptimizer
+from zofc.recipe import Group
+
+Groups = Mapping[str, Mapping[str, Tensor]]  # parameters by name, by group
+
+
+@dataclass(eq=False)
+class FirstOrderSet:
+    """The groups that move by gradients: one backward pass for all of them, an optimizer for each."""
+
+    optimizers: dict[str, GroupOptimizer]  # by group
+    chunking: Chunking
+    label: ClassVar[str] = "first"
+
+    def active(self, epoch: int) -> dict[str, GroupOptimizer]:
+        return {name: optimizer for name, optimizer in self.optimizers.items() if optimizer.active(epoch)}
+
+
+@dataclass(eq=False)
+class ZerothOrderSet:
+    """Groups with equal settings that move by zeroth order, as one vector φ: one direction, one loss difference, one
+    clip for all of them."""
+
+    members: tuple[str, ...]
+    optimizer: GroupOptimizer
+    directions: Directions
+    chunking: Chunking
+    moves_features: bool  # whether the features depend on the set; else only the loss does
+
+    @property
+    def label(self) -> str:
+        """The set's name in random streams, checkpoints and messages."""
+        return set_label(self.members)
+
+    @property
+    def plan(self) -> Group:
+        return self.optimizer.plan
+
+    def query(self, step: int, batch: int, device: torch.device) -> Query:
+        """The directions Δ_1 … Δ_Q of a step (Algorithm 1, line 6), and the points φ ± εΔ_q to look at."""
+        plan, space = self.plan, Space(self.optimizer.parameters)
+        shape = (batch, space.size) if plan.per == "image" else (space.size,)
+        vectors = self.directions.stack(step, plan.queries, shape, device)
+        return Query(space, vectors, get_estimator(plan.estimator), plan.epsilon, self.moves_features)
+
+
+ParameterSet = FirstOrderSet | ZerothOrderSet
+
+
+def set_label(members: Iterable[str]) -> str:
+    return "+".join(members)
+
+
+def first_order_set(groups: Groups, plans: Mapping[str, Group]) -> FirstOrderSet:
+    first = {name: plans[name] for name in groups if plans[name].order == "first"}
+    micro_batch = min((plan.micro_batch for plan in first.values() if plan.micro_batch), default=None)
+    optimizers = {name: GroupOptimizer(groups[name], plan) for name, plan in first.items()}
+    return FirstOrderSet(optimizers, Chunking(micro_batch))
+
+
+def zeroth_order_sets(
+    groups: Groups, plans: Mapping[str, Group], in_features: Iterable[str], seed: int, task: int
+) -> tuple[ZerothOrderSet, ...]:
+    """One set for each distinct plan, in the order of the groups."""
+    sets = []
+    for plan in dict.fromkeys(plans[name] for name in groups if plans[name].order == "zeroth"):
+        members = tuple(name for name in groups if plans[name] == plan)
+        parameters = {key: value for name in members for key, value in groups[name].items()}
+        directions = Directions(plan.directions, seed, ("task", task, set_label(members)))
+        chunking = Chunking(plan.micro_batch, 1 if plan.per == "image" else plan.chunk)
+        moves_features = not set(members).isdisjoint(in_features)
+        sets.append(ZerothOrderSet(members, GroupOptimizer(parameters, plan), directions, chunking, moves_features))
+    return tuple(sets)
