@@ -21,13 +21,14 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from published import Published
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from zofc.evidence.tables import steps_table
 from zofc.methods import get_method
 from zofc.methods.base import Method
 from zofc.model.backbone import PRECISIONS, Backbone, load_backbone
@@ -51,7 +52,7 @@ class Way:
     blocks: str = "first 5"
     chunk: int = 99
     micro_batch: int | None = None
-    per: str = "batch"
+    per: Literal["batch", "image"] = "batch"
     graphs: bool = True
     fused: bool = True
     recompute: bool = False
@@ -271,22 +272,7 @@ def show(row: Row) -> None:
 
 
 def table(rows: list[Row]) -> str:
-    by = {row.name: row for row in rows}
-    base = by.get("published")
-    lines = [
-        "| step | ms | GiB | published ÷ this | this ÷ first order | correlation | F |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        bf16 = "bf16" in row.what
-        first = by.get(("first" if bf16 else "first-fp32") if row.name in WAYS else "published-first")
-        faster = f"{base.milliseconds / row.milliseconds:.1f}" if base else "–"
-        ratio = f"{row.milliseconds / first.milliseconds:.2f}" if first else "–"
-        seen = "–" if row.correlation is None else f"{row.correlation:.4f}"
-        forwards = "–" if row.forwards is None else f"{row.forwards:.2f}"
-        memory = f"{row.peak_bytes / 2**30:.3f}" if row.peak_bytes else "–"
-        lines.append(f"| {row.what} | {row.milliseconds:.1f} | {memory} | {faster} | {ratio} | {seen} | {forwards} |")
-    return "\n".join(lines)
+    return steps_table({row.name: asdict(row) for row in rows}).markdown()
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ from PIL import Image
 
 import zofc
 from zofc import cli, learner
+from zofc.evidence.tables import MARKED, fill_tables, marked_documents
 from zofc.methods import METHODS
 from zofc.recipe import Recipe, load_recipe, recipe_names
 from zofc.training.events import Events
@@ -59,22 +60,11 @@ def imported(path: Path, name: str) -> ModuleType:
 # -- numbers ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "README.md",
-        "benchmarks/README.md",
-        "docs/reference/settings.md",
-        "docs/results/methods.md",
-        "docs/results/speed.md",
-    ],
-)
-def test_the_tables_of_the_documents_are_what_the_results_and_the_recipe_give(name: str) -> None:
-    script = imported(ROOT / "scripts" / "fill_tables.py", "fill_tables")
-    text = (ROOT / name).read_text("utf-8")
-    assert name in script.DOCUMENTS and script.filled(text) == text
-    emptied = re.sub(r"(<!-- ([\w ]+) -->\n).*?(<!-- /\2 -->)", r"\1\3", text, flags=re.DOTALL)
-    assert emptied != text and script.filled(emptied) == text
+@pytest.mark.parametrize("path", marked_documents(ROOT), ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_tables_of_the_documents_are_what_the_results_and_the_recipe_give(path: Path) -> None:
+    text = path.read_text("utf-8")
+    emptied = MARKED.sub(r"<!-- \1 -->\n<!-- /\1 -->", text)
+    assert emptied != text and fill_tables(emptied, ROOT) == fill_tables(text, ROOT) == text
 
 
 def test_the_model_cards_numbers_are_those_measured() -> None:

@@ -10,7 +10,8 @@ import pytest
 from zofc.errors import RunError
 from zofc.evidence.lines import HIGHER, LINES, PARTS, RATES, get_part, line_recipe
 from zofc.evidence.parts import part_cells, part_table
-from zofc.evidence.rates import best_rates, rates_table, read_rows, scan_cells, search_rates
+from zofc.evidence.rates import best_rates, rates_table, scan_cells, search_rates
+from zofc.evidence.rows import read_rows
 
 SMALL = (
     "data.source=glyphs", "data.classes=4", "data.increment=2", "data.per_class=3", "data.test_per_class=2",

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from zofc.errors import RecipeError, ZofcError
+from zofc.training.folder import write_atomic
+
+if TYPE_CHECKING:
+    from zofc.studies.grid import Cell
+    from zofc.studies.jobs import Row
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -18,6 +25,9 @@ Seeds = Annotated[str, typer.Option(help="seeds, separated by commas")]
 Out = Annotated[Path, typer.Option(help="the result file, continued if it is there")]
 Runs = Annotated[Path, typer.Option(help="where run folders are kept")]
 Workers = Annotated[int, typer.Option(min=1, help="runs at a time")]
+Results = Annotated[Path, typer.Option(help="a folder of result files, relative to the root")]
+Root = Annotated[Path, typer.Option(help="the repository")]
+Check = Annotated[bool, typer.Option("--check", help="write nothing; say what would change, with status 1")]
 Lines = Annotated[str, typer.Option(help="lines by name, separated by commas; all by default")]
 
 
@@ -39,7 +49,7 @@ def rates(
     for name in names:
         if not get_line(name).scan:
             raise RecipeError(f"--lines: {name} has no learning rate of its own to search")
-    _show(search_rates(names, _numbers(rates), _seeds(seeds), changes or [], out, runs, workers))
+    _show(search_rates(names, _numbers(rates, "--rates"), _seeds(seeds), changes or [], out, runs, workers))
 
 
 @app.command()
@@ -63,15 +73,130 @@ def grid(
     _show(run_part(get_part(part), names, _seeds(seeds), changes or [], rates, out, runs, workers))
 
 
+@app.command()
+def verdicts(results: Results = Path("results/small"), root: Root = Path()) -> None:
+    """Judge the paper's claims and write every comparison to RESULTS/verdicts.json."""
+    from zofc.evidence.claims import claim_groups
+    from zofc.evidence.page import VERDICTS_FILE, claims_grid, results_page
+    from zofc.evidence.verdicts import verdicts_text
+
+    _, judged = results_page(results, root)
+    write_atomic(root / results / VERDICTS_FILE, verdicts_text(judged))
+    for group in claim_groups():
+        _show(replace(claims_grid(group.claims, judged), title=group.title))
+
+
+@app.command()
+def page(results: Results = Path("results/small"), root: Root = Path(), check: Check = False) -> None:
+    """Write docs/RESULTS.md."""
+    from zofc.evidence.page import PAGE, results_page
+
+    _write({root / PAGE: results_page(results, root)[0]}, check)
+
+
+@app.command()
+def tables(root: Root = Path(), check: Check = False) -> None:
+    """Write the tables of the documents: README.md, docs, benchmarks/README.md."""
+    from zofc.evidence.tables import fill_tables, marked_documents
+
+    _write({path: fill_tables(path.read_text("utf-8"), root) for path in marked_documents(root)}, check)
+
+
+@app.command()
+def demo(
+    out: Out = Path("results/demo.json"),
+    seeds: Seeds = "1993,1994,1995",
+    runs: Runs = Path("runs/demo"),
+    workers: Workers = 1,
+) -> None:
+    """Run the demonstrations over several seeds."""
+    from zofc.evidence.demo import demo_cells, demo_table
+
+    _show(demo_table(_collect(demo_cells(_seeds(seeds)), out, runs, {}, workers)))
+
+
+@app.command()
+def picture(
+    runs: Annotated[list[Path], typer.Argument(help="run folders, or folders of run folders")],
+    out: Annotated[Path, typer.Option(help="the picture")] = Path("docs/demo.png"),
+    seed: int = 1993,
+) -> None:
+    """Draw the README's picture from the runs of `zofc run`."""
+    from zofc.evidence.demo import draw_demo
+
+    draw_demo(runs, seed, out)
+    print(f"wrote {out}")
+
+
+@app.command()
+def methods(
+    out: Out,
+    changes: Changes = None,
+    factors: Annotated[str, typer.Option(help="on all learning rates, each tried")] = "1",
+    rates: Annotated[Path | None, typer.Option(help="a file with several factors: the best of each is taken")] = None,
+    seeds: Seeds = "1993,1994,1995",
+    epochs: Annotated[int, typer.Option(help="of every group")] = 5,
+    fast: Annotated[bool, typer.Option(help="forward gradients in bf16 instead of differences")] = True,
+    chunk: Annotated[int, typer.Option(help="perturbed points in one pass")] = 4,
+    runs: Runs = Path("runs/methods"),
+    workers: Workers = 1,
+) -> None:
+    """Train every method under every placement with one budget."""
+    from zofc.evidence.budgets import METHOD_TITLES, Budget, Factors, best_factors, method_cells, methods_table
+    from zofc.evidence.rows import read_rows
+
+    pairs = [(method, placement) for method in METHOD_TITLES for placement in ("FO", "ZO", "hybrid")]
+    tried: Factors = best_factors(read_rows(rates)) if rates else dict.fromkeys(pairs, _numbers(factors, "--factors"))
+    cells = method_cells(_seeds(seeds), tried, Budget(epochs, changes or [], fast, chunk))
+    about = {"epochs": epochs, "chunk": chunk, "fast": fast, "settings": changes or []}
+    _show(methods_table(_collect(cells, out, runs, about, workers)))
+
+
+@app.command()
+def estimators(
+    out: Out,
+    changes: Changes = None,
+    factor: Annotated[float, typer.Option(help="on all learning rates")] = 10.0,
+    seeds: Seeds = "1993,1994,1995",
+    epochs: Annotated[int, typer.Option(help="of every group")] = 5,
+    runs: Runs = Path("runs/estimators"),
+    workers: Workers = 1,
+) -> None:
+    """Train ZO-FC with each estimator on one slice, beside its anchors."""
+    from zofc.evidence.budgets import Budget, estimator_cells, estimators_table
+
+    cells = estimator_cells(_seeds(seeds), factor, Budget(epochs, changes or []))
+    about = {"epochs": epochs, "factor": factor, "settings": changes or []}
+    _show(estimators_table(_collect(cells, out, runs, about, workers)))
+
+
+def _collect(cells: Iterable[Cell], out: Path, runs: Path, about: dict[str, object], workers: int) -> list[Row]:
+    from zofc.studies.grid import collect
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    return collect(list(cells), runs, out, about, workers)
+
+
+def _write(texts: dict[Path, str], check: bool) -> None:
+    """Write the documents that differ; with `check` only name them, and end with status 1 if there are any."""
+    differing = [path for path, text in texts.items() if not path.is_file() or path.read_text("utf-8") != text]
+    for path in differing:
+        if not check:
+            write_atomic(path, texts[path])
+        print(f"{path} {'differs from the results' if check else 'written'}")
+    if check and differing:
+        raise typer.Exit(1)
+
+
 def _words(text: str) -> list[str]:
     return [word for word in text.replace(" ", ",").split(",") if word]
 
 
-def _numbers(text: str) -> list[float]:
+def _numbers(text: str, option: str) -> list[float]:
     try:
         return [float(word) for word in _words(text)]
     except ValueError:
-        raise RecipeError(f"--rates: expected numbers separated by commas, got '{text}'") from None
+        raise RecipeError(f"{option}: expected numbers separated by commas, got '{text}'") from None
 
 
 def _seeds(text: str) -> list[int]:

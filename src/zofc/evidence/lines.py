@@ -79,21 +79,27 @@ LINES: dict[str, GridLine] = {
 
 @dataclass(frozen=True)
 class GridPart:
-    """One part of the evidence: lines in settings, with changes to every recipe."""
+    """One part of the evidence: lines in settings, with changes to every recipe, which `images` says in a label."""
 
     title: str
     lines: tuple[str, ...]
     settings: tuple[str, ...]
     changes: tuple[str, ...] = ()
+    images: str = ""
+
+    def label(self, setting: str) -> str:
+        """What result files call a setting of this part."""
+        return f"{setting}, {self.images}" if self.images else setting
 
 
 _COMPARED = (
     "simplecil", "ridge", "ridge-wide", "classifier", "adapter-fo", "zofc", "zofc-image", "aper-fo", "aper-zo",
     "ease-fo", "zofc-wide", "zofc-image-wide", "aper-zo-wide", "ranpac",
 )  # fmt: skip
+_HUNDRED = ("data.per_class=100",), "100 images a class"
 PARTS: dict[str, GridPart] = {
     "b": GridPart(
-        "CIFAR-100, 100 images a class", _COMPARED, ("cifar100-inc10", "cifar100-inc5"), ("data.per_class=100",)
+        "CIFAR-100, 100 images a class", _COMPARED, ("cifar100-inc10", "cifar100-inc5"), *_HUNDRED
     ),
     "c": GridPart(
         "CIFAR-100, all images", tuple(name for name in _COMPARED if name != "ease-fo"), ("cifar100-inc10",)
@@ -103,7 +109,7 @@ PARTS: dict[str, GridPart] = {
         "Other methods under both orders and the hybrid placement",
         (*(f"{name}-{order}" for name in ("lae", "l2p", "coda", "inflora") for order in ("fo", "zo", "hybrid")),
          "ease-zo"),
-        ("cifar100-inc10",), ("data.per_class=100",),
+        ("cifar100-inc10",), *_HUNDRED,
     ),
 }  # fmt: skip
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zofc.evidence.lines import LINES, GridPart, line_recipe
-from zofc.evidence.rates import SearchedRates, best_rates, rates_of, read_rows
+from zofc.evidence.rates import SearchedRates, best_rates, rates_of
+from zofc.evidence.rows import read_rows
 from zofc.metrics import mean_and_spread
 from zofc.report.grid import Grid
 from zofc.studies.grid import Cell, collect
@@ -24,7 +25,7 @@ def part_cells(
             for name in names:
                 rates = {} if known is None else rates_of(name, known)
                 recipe = line_recipe(LINES[name], setting, seed, rates, [*part.changes, *changes])
-                cells.append(Cell({"line": LINES[name].title, "setting": setting, "seed": seed}, recipe))
+                cells.append(Cell({"line": LINES[name].title, "setting": part.label(setting), "seed": seed}, recipe))
     return cells
 
 

@@ -8,7 +8,6 @@ the highest accuracy on all classes, mean over the seeds that all its rates have
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from zofc.errors import RunError
 from zofc.evidence.lines import LINES, GridLine, line_recipe
+from zofc.evidence.rows import read_rows
 from zofc.report.grid import Grid
 from zofc.studies.grid import Cell, collect
 from zofc.units import NONE
@@ -67,15 +67,6 @@ def search_rates(
             known = best_rates(read_rows(out)) if out.is_file() else {}
             collect(scan_cells(batch, rates, seeds, changes, known), runs, out, about, workers)
     return rates_table(read_rows(out))
-
-
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a result file."""
-    try:
-        rows: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))["rows"]
-    except (OSError, ValueError, KeyError) as error:
-        raise RunError(f"{path}: no file of results ({error}); make it with python -m zofc.evidence") from error
-    return rows
 
 
 # -- what did best ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,164 @@
+"""Result rows as evidence: read from result files, looked up by line, setting and seed, and the numbers in them.
+
+A row is what one line gave in one setting with one seed. Files of one folder add to each other: what one file trained
+and another measured of the same row is one row.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zofc.errors import RunError
+from zofc.studies import costs
+from zofc.studies.catalogue import STUDIES
+from zofc.studies.settings import SETTINGS
+from zofc.studies.tables import curvature
+
+ResultRow = Mapping[str, Any]
+RowKey = tuple[str, str, int]  # line, setting, seed
+RowTable = dict[RowKey, dict[str, Any]]
+RowNumber = Callable[[ResultRow], float | None]
+CLASS_COUNTS = {
+    "cifar100-inc5": 100, "cifar100-inc10": 100, "caltech101-inc10": 101, "pacs-styles": 28, "pacs-pooled": 7,
+    "imagenet-r-inc5": 200, "imagenet-r-inc10": 200, "domainnet-inc69": 345,
+}  # fmt: skip
+COST_LINES = {line.title: line for name in ("runtime", "flops") for line in STUDIES[name].lines}
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a result file."""
+    try:
+        rows: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))["rows"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: no file of results ({error}); make it with python -m zofc.evidence") from error
+    return rows
+
+
+def read_table(folder: Path, benchmark: Path | None = None) -> RowTable:
+    """All rows of a folder's files that did not fail, and the steps of a benchmark as rows of one seed."""
+    table: RowTable = {}
+    for path in sorted(folder.glob("*.json")):
+        whole = json.loads(path.read_text("utf-8"))
+        if "claims" not in whole:  # the verdicts made of the others
+            add_rows(table, read_rows(path))
+    if benchmark is not None and benchmark.is_file():
+        steps = [
+            {**row, "line": f"step {row['name']}", "setting": "ViT-B/16", "seed": 0} for row in read_rows(benchmark)
+        ]
+        add_rows(table, steps)
+    return table
+
+
+def add_rows(table: RowTable, rows: Sequence[ResultRow]) -> None:
+    """Rows by their keys; where one is there already, what is new in it is added. A rate search has no settings."""
+    for row in rows:
+        if "failed" not in row and "setting" in row:
+            key = row["line"], row["setting"], row["seed"]
+            table[key] = {**row, **table.get(key, {})}
+
+
+def data_setting(setting: str) -> str:
+    """The setting of the catalogue: a grid may add how many images after a comma."""
+    return setting.partition(",")[0]
+
+
+def adds_classes(setting: str) -> bool:
+    """Whether tasks bring new classes, as in all of the paper's settings."""
+    known = SETTINGS.get(data_setting(setting))
+    return known is None or "data.by=domain" not in known.changes
+
+
+def learned_anything(line: str, setting: str, table: RowTable) -> bool:
+    """Whether a line ends above twice chance, mean over seeds: else it has nothing to forget."""
+    found = [row["all_classes"] for key, row in table.items() if key[:2] == (line, setting) and "all_classes" in row]
+    classes = CLASS_COUNTS.get(data_setting(setting))
+    return not found or classes is None or statistics.fmean(found) >= 2 * 100 / classes
+
+
+# -- numbers of a row ------------------------------------------------------------------------------------------------
+
+
+def _learned(row: ResultRow) -> float | None:
+    """The best accuracy on each task, mean over tasks: what is left at the end plus what was forgotten."""
+    if row.get("forgetting") is None or row.get("final_average") is None:
+        return None
+    tasks = len(row["over_time"])
+    return float(row["final_average"] + row["forgetting"] * (tasks - 1) / tasks)
+
+
+def _lost(row: ResultRow) -> float | None:
+    """Forgotten share of what was learned, in percent."""
+    best = _learned(row)
+    return 100 * (best - row["final_average"]) / best if best else None
+
+
+def _fall(row: ResultRow) -> float | None:
+    """Accuracy after the first task less accuracy at the end."""
+    over_time = row.get("over_time") or [None]
+    return None if None in (over_time[0], over_time[-1]) else float(over_time[0] - over_time[-1])
+
+
+def _memory(row: ResultRow) -> float | None:
+    """GiB of a step that was measured by itself, in a benchmark or a study of costs."""
+    if "peak_bytes" in row:
+        return float(row["peak_bytes"] / costs.GIB)
+    return float(max(phase["peak"] for phase in row["cost"]["phases"]) / costs.GIB) if "cost" in row else None
+
+
+def _trained_memory(row: ResultRow) -> float | None:
+    """GiB of the largest step of a trained run."""
+    return float(row["peak_memory"] / costs.GIB) if row.get("steps") else None
+
+
+def _cost(key: str) -> RowNumber:
+    def read(row: ResultRow) -> float | None:
+        if "cost" not in row or row["line"] not in COST_LINES:
+            return None
+        line = COST_LINES[row["line"]]
+        return {**costs.executed(line, row), **costs.time_and_memory(line, row)}.get(key)
+
+    return read
+
+
+def phi_curve(row: ResultRow, group: str = "peft") -> list[float]:
+    """Φ of the old tasks' loss over a set of parameters, after each task from the second on."""
+    return [value for _, value in row.get("flatness", {}).get(group) or []]
+
+
+def _phi(group: str, last: bool = False) -> RowNumber:
+    def read(row: ResultRow) -> float | None:
+        values = phi_curve(row, group)[-1 if last else 0 :]
+        return statistics.fmean(values) if values else None
+
+    return read
+
+
+def _curvature(key: str) -> RowNumber:
+    return lambda row: curvature(None, row).get(key) if "curvature" in row else None
+
+
+ROW_NUMBERS: dict[str, RowNumber] = {
+    "accuracy": lambda row: row.get("all_classes"),
+    "forgetting": lambda row: row.get("forgetting"),
+    "learned": _learned,
+    "lost": _lost,
+    "fall": _fall,
+    "memory": _memory,
+    "trained_memory": _trained_memory,
+    "seconds": _cost("seconds"),
+    "operations": _cost("total_flops"),
+    "phi": _phi("peft"),
+    "phi_last": _phi("peft", last=True),
+    "phi_head": _phi("peft+head"),
+    "phi_head_last": _phi("peft+head", last=True),
+    "largest_eigenvalue": _curvature("largest"),
+    "trace": _curvature("trace"),
+    "bound_slack": _curvature("slack"),
+    "first_order_share": _curvature("share"),
+}
+UNITS = {"memory": "GiB", "lost": "%", "bound_slack": "nats", "first_order_share": "%"}  # else points
+MEASURED = {"memory": 0.03, "seconds": 0.03, "operations": 0.0}  # relative error of a ratio of costs, from one seed

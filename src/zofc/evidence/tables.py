@@ -1,0 +1,179 @@
+"""Tables of documents, between `<!-- NAME -->` and `<!-- /NAME -->`, made from result files and the recipe."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from zofc.errors import RunError, nearest
+from zofc.evidence.budgets import estimators_table, methods_table
+from zofc.evidence.demo import demo_table
+from zofc.evidence.parts import spread
+from zofc.evidence.rows import RowTable, read_rows, read_table
+from zofc.methods import SECTIONS
+from zofc.recipe.settings import describe_section, list_settings
+from zofc.report.grid import Grid
+from zofc.units import NONE
+
+DOCUMENTS = ("README.md", "benchmarks/README.md", "docs/**/*.md")
+MARKED = re.compile(r"<!-- ([\w ]+) -->\n.*?<!-- /\1 -->", re.DOTALL)
+RESULTS = Path("results/small")  # the studies that the documents show
+SHOWN_SETTINGS = {"cifar100-inc5": "CIFAR-100, 20 tasks", "cifar100-inc10": "CIFAR-100, 10 tasks",
+                  "caltech101-inc10": "Caltech-101"}  # fmt: skip
+SHOWN_LINES = {
+    "SimpleCIL": "SimpleCIL: class means, nothing trained",
+    "Ridge regression (not in the paper)": "Ridge regression, nothing trained",
+    "Learnable Cls., FO": "Classifier, first order",
+    "Adapter + Cls., FO": "Adapter + classifier, first order",
+    "ZO-FC": "ZO-FC: zeroth-order adapter, first-order classifier",
+    "Adapter + Cls., ZO": "Adapter + classifier, zeroth order",
+    "APER Adapter, FO": "APER, first order",
+    "EASE, FO": "EASE, first order",
+}
+SHORT_STEPS = ("published", "published-first", "forward", "first", "late-3", "spsa", "first-fp32", "spsa-bf16")
+SPEED_STEPS = ("published", "published-first", "forward", "forward-image", "late-3", "first", "small-bf16",
+               "first-small-bf16")  # fmt: skip
+BASELINES = ("published", "published-first", "autocast-first")  # steps that are not ours
+PLANS = {  # a plan of a step, with the rows of zeroth and of first order
+    "as published, fp32": ("published", "published-first"),
+    "whole batch, bf16": ("forward", "first"),
+    "small, bf16": ("small-bf16", "first-small-bf16"),
+    "least, fp32": ("least-fp32", "first-least"),
+    "least, bf16": ("least-bf16", "first-least-bf16"),
+}
+StepRows = dict[str, Mapping[str, Any]]
+
+
+# -- accuracy --------------------------------------------------------------------------------------------------------
+
+
+def results_table(table: RowTable) -> Grid:
+    """A few lines: all classes and forgetting, mean ± standard deviation over seeds."""
+    settings = {name: title for name, title in SHOWN_SETTINGS.items() if any(key[1] == name for key in table)}
+    body = []
+    for line, title in SHOWN_LINES.items():
+        cells = [cell for setting in settings for cell in accuracy_cells(table, line, setting)]
+        if any(cell != NONE for cell in cells):
+            body.append((title, *cells))
+    heads = [f"{title}: {what}" for title in settings.values() for what in ("all classes %", "forgetting")]
+    return Grid(("", *heads), tuple(body))
+
+
+def accuracy_cells(table: RowTable, line: str, setting: str) -> tuple[str, str]:
+    """All classes and forgetting of a line in a setting."""
+    mine = [row for key, row in table.items() if key[:2] == (line, setting) and "all_classes" in row]
+    return spread([row["all_classes"] for row in mine]), spread([row["forgetting"] for row in mine])
+
+
+# -- steps -----------------------------------------------------------------------------------------------------------
+
+
+def step_rows(root: Path, *names: str) -> StepRows:
+    """Rows of step benchmarks by name; those of the first file that has them."""
+    found: StepRows = {}
+    for name in names:
+        for row in read_rows(root / "results" / f"{name}.json"):
+            found.setdefault(row["name"], row)
+    return found
+
+
+def steps_table(rows: StepRows, shown: Sequence[str] = ()) -> Grid:
+    """Time, memory, speed beside the published step and first order, correlation with float64, and operations."""
+    body = []
+    for row in (rows[name] for name in shown or rows if name in rows):
+        ours = "first" if "bf16" in row["what"] else "first-fp32"
+        first = rows.get("published-first" if row["name"] in BASELINES else ours)
+        ratio = f"{row['milliseconds'] / first['milliseconds']:.2f}" if first else NONE
+        correlation, forwards = (
+            NONE if row.get(key) is None else f"{row[key]:.{digits}f}"
+            for key, digits in (("correlation", 4), ("forwards", 2))
+        )
+        body.append((*_step_cells(row, rows), ratio, correlation, forwards))
+    return Grid(("step", "ms", "GiB", "published ÷ this", "this ÷ first order", "correlation", "F"), tuple(body))
+
+
+def speed_table(rows: StepRows) -> Grid:
+    """Time and memory of the steps that a reader chooses between."""
+    body = tuple(_step_cells(rows[name], rows) for name in SPEED_STEPS if name in rows)
+    return Grid(("step", "ms", "GiB", "published ÷ this"), body)
+
+
+def _step_cells(row: Mapping[str, Any], rows: StepRows) -> tuple[str, str, str, str]:
+    base = rows.get("published")
+    faster = f"{base['milliseconds'] / row['milliseconds']:.1f}" if base else NONE
+    memory = f"{row['peak_bytes'] / 2**30:.3f}" if row["peak_bytes"] else NONE
+    return row["what"], f"{row['milliseconds']:.1f}", memory, faster
+
+
+def memory_table(rows: StepRows) -> Grid:
+    """Plans of a step from the fastest to the one with the least memory, under either order."""
+    body = []
+    for plan, names in PLANS.items():
+        cells: list[str] = []
+        for name in names:
+            row = rows.get(name)
+            cells += (NONE, NONE) if row is None else (f"{row['peak_bytes'] / 2**30:.3f}", f"{row['milliseconds']:.0f}")
+        body.append((plan, *cells))
+    return Grid(("plan of a step", "zeroth order: GiB", "ms", "first order: GiB", "ms"), tuple(body))
+
+
+# -- settings --------------------------------------------------------------------------------------------------------
+
+
+def settings_tables() -> str:
+    """A heading and a table for each part of a recipe."""
+    parts = []
+    for name, group in groupby(
+        list_settings(SECTIONS), key=lambda setting: setting.key.partition(".")[0] * ("." in setting.key)
+    ):
+        rows = list(group)
+        lines = [f"## {name or 'The run'}", "", describe_section(rows[0].key, SECTIONS), ""]
+        lines += ["| setting | values | default | meaning |", "| --- | --- | --- | --- |"]
+        lines += [f"| `{row.key}` | {row.values} | {row.default} | {_escaped(row.description)} |" for row in rows]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _escaped(text: str) -> str:
+    """As it stands, where Markdown would take it for a tag or a column."""
+    return re.sub(r"([<|*])", r"\\\1", text)
+
+
+# -- documents -------------------------------------------------------------------------------------------------------
+
+DOCUMENT_TABLES: dict[str, Callable[[Path], Grid | str]] = {
+    "results table": lambda root: results_table(read_table(root / RESULTS)),
+    "speed table": lambda root: speed_table(step_rows(root, "step", "step_memory")),
+    "demo table": lambda root: demo_table(read_rows(root / "results" / "demo.json")),
+    "methods table": lambda root: methods_table(read_rows(root / "results" / "methods.json")),
+    "estimators table": lambda root: estimators_table(read_rows(root / "results" / "estimators.json")),
+    "step table": lambda root: steps_table(step_rows(root, "step"), SHORT_STEPS),
+    "whole step table": lambda root: steps_table(step_rows(root, "step")),
+    "little memory": lambda root: steps_table(step_rows(root, "step_memory")),
+    "step on two cores": lambda root: steps_table(step_rows(root, "step_cpu")),
+    "memory table": lambda root: memory_table(step_rows(root, "step", "step_memory")),
+    "all settings": lambda root: settings_tables(),
+}
+
+
+def fill_tables(text: str, root: Path) -> str:
+    """A document with every table as its result file gives it now."""
+
+    def write(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in DOCUMENT_TABLES:
+            raise RunError(f"<!-- {name} -->: no such table{nearest(name, DOCUMENT_TABLES)}")
+        made = DOCUMENT_TABLES[name](root)
+        body = made.markdown().strip() if isinstance(made, Grid) else made
+        return f"<!-- {name} -->\n{body}\n<!-- /{name} -->"
+
+    return MARKED.sub(write, text)
+
+
+def marked_documents(root: Path) -> list[Path]:
+    """The documents that have a table to fill."""
+    paths = [path for pattern in DOCUMENTS for path in sorted(root.glob(pattern))]
+    return [path for path in paths if MARKED.search(path.read_text("utf-8"))]

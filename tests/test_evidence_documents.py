@@ -1,0 +1,193 @@
+"""The generated documents: the page of results, its size, the tables, and the commands that write them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from zofc.errors import RunError
+from zofc.evidence.__main__ import app
+from zofc.evidence.budgets import (
+    Budget,
+    best_factors,
+    estimator_cells,
+    estimators_table,
+    method_cells,
+    methods_table,
+)
+from zofc.evidence.demo import DEMOS, demo_cells, demo_table, draw_demo
+from zofc.evidence.page import LARGEST_PAGE, PAGE, VERDICTS_FILE, results_page
+from zofc.evidence.rows import read_rows
+from zofc.evidence.tables import RESULTS, fill_tables, results_table, speed_table
+from zofc.evidence.verdicts import verdicts_text
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+# -- the page --------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_and_the_verdicts_are_what_the_result_files_give_and_the_page_is_short() -> None:
+    text, verdicts = results_page(RESULTS, ROOT)
+    assert (ROOT / PAGE).read_text("utf-8") == text
+    assert (ROOT / RESULTS / VERDICTS_FILE).read_text("utf-8") == verdicts_text(verdicts)
+    assert len(text.encode()) <= LARGEST_PAGE
+
+
+def test_the_page_has_every_claim_once() -> None:
+    text, verdicts = results_page(RESULTS, ROOT)
+    flat = " ".join(text.split())
+    counts = re.search(
+        r"Of (\d+) claims: (\d+) supported, (\d+) contradicted, (\d+) inconclusive, (\d+) untested", flat
+    )
+    assert counts is not None
+    total, *by_word = map(int, counts.groups())
+    assert total == sum(by_word) == len(verdicts)
+    for verdict in verdicts.values():
+        assert flat.count(verdict.claim.says) >= 1
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A small one, with results of two lines."""
+    rows = [
+        {"line": line, "setting": "cifar100-inc5", "seed": seed, "all_classes": accuracy + seed, "forgetting": 5.0,
+         "final_average": accuracy, "over_time": [80.0, accuracy], "steps": 0}
+        for line, accuracy in (("ZO-FC", 60.0), ("SimpleCIL", 50.0)) for seed in (1, 2, 3)
+    ]  # fmt: skip
+    about = {"study": "main-table", "scale": "small", "fast": True, "says": "few images", "changes": ["seed=1"]}
+    (tmp_path / "docs").mkdir()
+    (tmp_path / RESULTS).mkdir(parents=True)
+    (tmp_path / RESULTS / "main-table.json").write_text(json.dumps({**about, "rows": rows}))
+    (tmp_path / "README.md").write_text("<!-- results table -->\nold\n<!-- /results table -->\n")
+    return tmp_path
+
+
+def run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize(("command", "file"), [("page", "docs/RESULTS.md"), ("tables", "README.md")])
+def test_a_check_writes_nothing_and_ends_with_status_1_if_a_document_differs(
+    repository: Path, command: str, file: str
+) -> None:
+    root, path = ["--root", str(repository)], repository / file
+    before = path.read_text() if path.is_file() else None
+    code, said = run(command, *root, "--check")
+    assert code == 1 and f"{path} differs from the results" in said.replace("\n", "")
+    assert (path.read_text() if path.is_file() else None) == before
+    assert run(command, *root)[0] == 0 and run(command, *root, "--check") == (0, "")
+
+
+def test_verdicts_are_printed_and_kept_beside_the_results(repository: Path) -> None:
+    code, said = run("verdicts", "--root", str(repository))
+    claims = json.loads((repository / RESULTS / VERDICTS_FILE).read_text("utf-8"))["claims"]
+    (above,) = [claim for claim in claims if claim["id"] == "zofc-above-simplecil"]
+    assert code == 0 and "supported" in said and above["verdict"] == "supported" and above["effect"]["mean"] == 10.0
+    text, _ = results_page(RESULTS, repository)
+    assert "`zofc reproduce STUDY --scale small --fast --seeds 3 seed=1` for main-table." in text
+
+
+# -- the tables ------------------------------------------------------------------------------------------------------
+
+
+def test_the_short_table_has_accuracy_and_forgetting_over_seeds(repository: Path) -> None:
+    text = fill_tables((repository / "README.md").read_text(), repository)
+    assert "| SimpleCIL: class means, nothing trained | 52.0 ± 1.0 | 5.0 ± 0.0 |" in text
+    assert results_table({}).rows == ()
+
+
+def test_an_unknown_table_is_named() -> None:
+    with pytest.raises(RunError, match="<!-- speedy table -->: no such table; did you mean 'speed table'"):
+        fill_tables("<!-- speedy table -->\n<!-- /speedy table -->", ROOT)
+
+
+def test_speed_is_beside_the_published_step() -> None:
+    def step(name: str, milliseconds: float) -> dict[str, Any]:
+        return {"name": name, "what": name, "milliseconds": milliseconds, "peak_bytes": 2**29}
+
+    grid = speed_table({row["name"]: row for row in (step("published", 450.0), step("forward", 22.5))})
+    assert grid.rows == (("published", "450.0", "0.500", "1.0"), ("forward", "22.5", "0.500", "20.0"))
+
+
+# -- grids with one budget -------------------------------------------------------------------------------------------
+
+
+def method_row(factor: float, accuracy: float | None, seed: int = 1, **other: str) -> dict[str, Any]:
+    about = {"method": "lae", "placement": "FO", "variant": "official", "readout": "rows", "seed": seed, **other}
+    return {**about, "factor": factor, **({"failed": "nan"} if accuracy is None else {"all_classes": accuracy})}
+
+
+def test_the_factor_that_is_best_on_average_is_taken_the_smaller_of_equals_none_that_failed() -> None:
+    rows = [method_row(1, 50.0), method_row(1, 52.0, 2), method_row(10, 56.0), method_row(10, 44.0, 2)]
+    assert best_factors(rows) == {("lae", "FO"): [1]}
+    assert best_factors([method_row(100, 50.0), method_row(10, 50.0)]) == {("lae", "FO"): [10]}
+    assert best_factors([method_row(1, 40.0), method_row(10, 60.0), method_row(10, None, 2)]) == {("lae", "FO"): [1]}
+    others = [method_row(10, 90.0, variant="zofc"), method_row(100, 90.0, readout="ridge")]
+    assert best_factors([method_row(1, 40.0), *others]) == {("lae", "FO"): [1]}
+
+
+def test_all_methods_have_the_same_epochs_and_a_hybrid_the_classifier_of_first_order() -> None:
+    cells = list(method_cells([1], {("lae", "hybrid"): [10.0]}, Budget(3, ["data.classes=20"], chunk=4)))
+    by_name = {cell.recipe.name: cell.recipe for cell in cells}
+    assert len(by_name) == len(cells) == len(methods_table(read_rows(ROOT / "results" / "methods.json")).rows)
+    for recipe in by_name.values():
+        assert recipe.data.classes == 20
+        for plan in recipe.optimize.values():
+            assert (plan.epochs, plan.start) == (3, 0)
+            assert plan.order == "first" or plan.estimator == "forward_gradient"
+    hybrid, first = by_name["lae-hybrid-official-rows"].optimize, by_name["lae-FO-official-rows"].optimize
+    assert hybrid["head"].lr == pytest.approx(10 * first["head"].lr) and hybrid["peft"].order == "zeroth"
+    tried = list(method_cells([1], {("adapter", "hybrid"): [1.0, 10.0]}, Budget(3, [])))
+    hybrids = [cell.labels for cell in tried if cell.recipe.name.startswith("adapter-hybrid")]
+    assert [(row["readout"], row["factor"]) for row in hybrids] == [("rows", 1.0), ("rows", 10.0)]
+
+
+def test_estimators_differ_in_estimator_and_length_alone() -> None:
+    recipes = {cell.labels["way"]: cell.recipe for cell in estimator_cells([1], 10.0, Budget(4, []))}
+    assert {way for way, recipe in recipes.items() if recipe.optimize and recipe.optimize["head"].epochs != 4} == {
+        "late_longer", "per_image_longer",
+    }  # fmt: skip
+    assert recipes["spsa"].optimize["peft"].lr == pytest.approx(0.1) and recipes["simplecil"].optimize == {}
+    assert len(estimators_table(read_rows(ROOT / "results" / "estimators.json")).rows) == len(recipes)
+
+
+# -- demonstrations --------------------------------------------------------------------------------------------------
+
+
+def test_every_demonstration_is_a_recipe_and_has_a_row() -> None:
+    cells = list(demo_cells([1, 2]))
+    assert [cell.labels["demo"] for cell in cells] == [*DEMOS, *DEMOS]
+    assert len(demo_table(read_rows(ROOT / "results" / "demo.json")).rows) == len(DEMOS)
+
+
+def test_the_picture_is_of_the_default_pair_and_says_how_to_make_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished, out = ROOT / "tests" / "fixtures" / "runs-0.1" / "finished", tmp_path / "demo.png"
+    with pytest.raises(RunError, match="no finished run of demo/first-order with seed 1993; make them with `zofc run`"):
+        draw_demo([finished], 1993, out)
+    monkeypatch.setattr("zofc.evidence.demo.PICTURE_PAIR", ("demo/zofc",))
+    assert run("picture", str(finished), "--out", str(out))[0] == 0
+    with Image.open(out) as picture:
+        assert picture.size == (1800, 600)
+
+
+def test_wrong_words_on_the_command_line_are_named() -> None:
+    for words, wrong in (
+        (["rates", "--out", "x.json", "--lines", "zofcc"], "--lines: unknown line 'zofcc'"),
+        (["rates", "--out", "x.json", "--lines", "ridge"], "ridge has no learning rate"),
+        (["rates", "--out", "x.json", "--rates", "fast"], "--rates: expected numbers"),
+        (["grid", "--out", "x.json", "--part", "z"], "--part: unknown part 'z'"),
+        (["grid", "--out", "x.json", "--part", "b", "--seeds", "one"], "--seeds: expected whole numbers"),
+    ):
+        error = CliRunner().invoke(app, words).exception
+        assert error is not None and wrong in str(error)
