@@ -1,11 +1,11 @@
-"""A tiny random ViT as a weight file, small recipes on it, and where the real assets are."""
+"""What test files share: a tiny random ViT as a weight file, small recipes and methods on it, the real assets."""
 
 from __future__ import annotations
 
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,50 @@ from safetensors.torch import save_file
 from timm.models.vision_transformer import VisionTransformer
 
 from zofc import cli
+from zofc.methods import method_class
 from zofc.model.backbone import Backbone, load_backbone
-from zofc.recipe import BackboneSettings, Recipe, load_recipe
+from zofc.recipe import BackboneSettings, Group, Recipe, load_recipe
 
 settings.register_profile("zofc", deadline=None)  # no test reads a clock
 settings.load_profile("zofc")
+LINEAR = ("lae", "l2p", "coda", "inflora")  # methods with a linear classifier
 GEOMETRY = {"img_size": 16, "patch_size": 8, "embed_dim": 24, "depth": 3, "num_heads": 2}
+
+
+def method_recipe(name: str = "adapter", **sections: Any) -> Recipe:
+    """A recipe for a method by itself; sections of it replace these, and those of `method` are added to its name."""
+    head = {"kind": "linear" if name in LINEAR else "cosine"}
+    method = {"name": name, **sections.pop("method", {})}
+    return Recipe(**{"seed": 3, "head": head, "peft": {"blocks": "first 2"}, **sections, "method": method})
+
+
+def grow_method(backbone: Backbone, recipe: Recipe, *sizes: int) -> Any:
+    """The method of a recipe with room for tasks of so many classes."""
+    method = method_class(recipe)(backbone, recipe)
+    for size in sizes:
+        start = method.tasks[-1].stop if method.tasks else 0
+        method.extend(range(start, start + size))
+    return method
+
+
+def shake(module: torch.nn.Module, size: float, seed: int = 5) -> None:
+    """Move all parameters away from their initial values, where much is zero or orthonormal."""
+    generator = torch.Generator().manual_seed(seed)
+    for value in module.parameters():
+        value.add_(size * torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value.dtype))
+
+
+def names_by_group(groups: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, set[str]]:
+    return {name: set(group) for name, group in groups.items()}
+
+
+def placements(first: Group, zeroth: Group) -> dict[str, dict[str, Group]]:
+    """The three placements that every method is tested under."""
+    return {
+        "first order": {"peft": first, "head": first},
+        "zeroth order": {"peft": zeroth, "head": zeroth},
+        "hybrid": {"peft": zeroth, "head": first},
+    }
 
 
 @pytest.fixture(autouse=True)

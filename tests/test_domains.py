@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import method_recipe
 from zofc.data import ArrayImages, DomainStream, ImageSet, Source, SourceOptions, Stream, class_order, open_source
 from zofc.errors import DataError, RecipeError
 from zofc.learner import load
 from zofc.methods import METHODS, get_method
 from zofc.methods.coda import CodaSettings
 from zofc.model.backbone import Backbone
-from zofc.recipe import DataSettings, Group, HeadSettings, MethodSettings, PeftSettings, Recipe, load_recipe
+from zofc.recipe import Group, Recipe, load_recipe
 from zofc.training.resolve import build_stream
 from zofc.training.runs import extend_run, start_run, train
 
@@ -53,17 +54,10 @@ def test_a_source_without_domains_is_refused() -> None:
         Stream.of_pairs(plain, order_seed=1)
 
 
-def recipe(name: str) -> Recipe:
-    kind = "linear" if name in ("lae", "l2p", "coda", "inflora") else "cosine"
-    return Recipe(
-        seed=3,
-        method=MethodSettings(name=name),
-        data=DataSettings(by="domain"),
-        head=HeadSettings(kind=kind),  # type: ignore[arg-type]
-        peft=PeftSettings(blocks="first 2", rank=2),
-        coda=CodaSettings(per_task=2, length=4, blocks="first 2"),
-        optimize={name: Group() for name in METHODS[name].group_names},
-    )
+def domain_recipe(name: str) -> Recipe:
+    coda = CodaSettings(per_task=2, length=4, blocks="first 2")
+    optimize = {group: Group() for group in METHODS[name].group_names}
+    return method_recipe(name, data={"by": "domain"}, coda=coda, optimize=optimize)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -73,10 +67,10 @@ def test_a_method_shares_its_labels_between_domains_or_says_why_not(
     cls = get_method(name)
     if name in REFUSING:
         with pytest.raises(RecipeError, match=rf"data\.by: {name} cannot learn a class in several domains: "):
-            cls.check(recipe(name), [3, 3])
+            cls.check(domain_recipe(name), [3, 3])
         return
-    cls.check(recipe(name), [3, 3])
-    method = cls(tiny, recipe(name))
+    cls.check(domain_recipe(name), [3, 3])
+    method = cls(tiny, domain_recipe(name))
     labels = torch.arange(6) % 3
     for _ in range(2):
         method.extend(range(3))

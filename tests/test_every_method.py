@@ -5,44 +5,36 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from conftest import method_recipe, placements
 from zofc.methods import METHODS, get_method
 from zofc.methods.base import Method
 from zofc.methods.coda import CodaSettings
 from zofc.methods.l2p import L2pSettings
 from zofc.model.backbone import Backbone
 from zofc.optim.placement import Placement
-from zofc.recipe import DataSettings, Group, HeadSettings, MethodSettings, PeftSettings, Recipe, load_recipe
+from zofc.recipe import Group, Recipe, load_recipe
 from zofc.training.runs import start_run, train
 
 FIRST = Group(order="first", lr=0.05, epochs=20, clip=1.0)
 ZEROTH = Group(order="zeroth", lr=0.05, epochs=20, clip=1.0, queries=2)
-PLACEMENTS = {
-    "first order": {"peft": FIRST, "head": FIRST},
-    "zeroth order": {"peft": ZEROTH, "head": ZEROTH},
-    "hybrid": {"peft": ZEROTH, "head": FIRST},
-}
-PEFT = {"aper": PeftSettings(kind="adaptformer", blocks="all"), "ease": PeftSettings(kind="adaptformer", blocks="all")}
-LINEAR = ("lae", "l2p", "coda", "inflora")
+PLACEMENTS = placements(FIRST, ZEROTH)
 SHIPPED = sorted(name for name in METHODS if METHODS[name].__module__.startswith("zofc."))
 TRAINED = [name for name in SHIPPED if METHODS[name].group_names]
 
 
-def recipe(name: str, kind: str = "") -> Recipe:
-    peft = PEFT.get(name, PeftSettings(blocks="first 2", rank=2, length=2))
-    return Recipe(
-        seed=3,
-        method=MethodSettings(name=name),
-        data=DataSettings(classes=9, increment=3),
-        peft=peft.model_copy(update={"kind": kind} if kind else {}),
-        head=HeadSettings(kind="linear" if name in LINEAR else "cosine"),
-        coda=CodaSettings(pool=9, length=4, blocks="first 2"),
-        l2p=L2pSettings(pool=6, length=2, top=3),
-    )
+def three_task_recipe(name: str, **peft: str) -> Recipe:
+    if name in ("aper", "ease"):
+        small: dict[str, Any] = {"kind": "adaptformer", "blocks": "all"}
+    else:
+        small = {"blocks": "first 2", "rank": 2, "length": 2}
+    coda, l2p = CodaSettings(pool=9, length=4, blocks="first 2"), L2pSettings(pool=6, length=2, top=3)
+    return method_recipe(name, data={"classes": 9, "increment": 3}, peft={**small, **peft}, coda=coda, l2p=l2p)
 
 
 def task_batches(images: Tensor, task: int) -> tuple[Tensor, Tensor]:
@@ -75,7 +67,7 @@ def test_steps_move_the_declared_groups_and_nothing_else(
     tiny: Backbone, images: Tensor, name: str, placement: str
 ) -> None:
     """To the bit, in each of three tasks: the ViT, old rows, old adapters, old components, merged branches stay."""
-    method = get_method(name)(tiny, recipe(name))
+    method = get_method(name)(tiny, three_task_recipe(name))
     for task in range(3):
         shown, labels = task_batches(images, task)
         method.extend(range(3 * task, 3 * task + 3))
@@ -97,7 +89,7 @@ def test_steps_move_the_declared_groups_and_nothing_else(
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_the_loss_falls_on_a_separable_stream_under_first_order(tiny: Backbone, images: Tensor, name: str) -> None:
-    method = get_method(name)(tiny, recipe(name))
+    method = get_method(name)(tiny, three_task_recipe(name))
     plans = {"peft": FIRST.model_copy(update={"lr": 0.2}), "head": FIRST.model_copy(update={"lr": 0.2})}
     losses = learn(method, images, plans, 0, 40)
     assert losses[-1] < 0.8 * losses[0]
@@ -106,7 +98,7 @@ def test_the_loss_falls_on_a_separable_stream_under_first_order(tiny: Backbone, 
 @pytest.mark.parametrize("kind", ["adapter", "adaptformer", "lora", "prefix"])
 @pytest.mark.parametrize("name", ["adapter", "lae"])
 def test_methods_of_one_module_take_any_family_of_modules(tiny: Backbone, images: Tensor, name: str, kind: str) -> None:
-    method = get_method(name)(tiny, recipe(name, kind))
+    method = get_method(name)(tiny, three_task_recipe(name, kind=kind))
     for task in range(2):
         losses = learn(method, images, PLACEMENTS["hybrid"], task, 4)
         assert len(losses) == 4 and all(loss == loss for loss in losses)
@@ -117,12 +109,12 @@ def test_methods_of_one_module_take_any_family_of_modules(tiny: Backbone, images
 def test_every_method_answers_among_all_classes_seen_and_comes_back_from_its_tensors(
     tiny: Backbone, images: Tensor, name: str
 ) -> None:
-    method = get_method(name)(tiny, recipe(name))
+    method = get_method(name)(tiny, three_task_recipe(name))
     for task in range(2):
         learn(method, images, PLACEMENTS["hybrid"], task, 2)
         scores = method.scores(images)
         assert scores.shape == (6, 3 * task + 3) and bool(torch.isfinite(scores).all())
-    copy = get_method(name)(tiny, recipe(name))
+    copy = get_method(name)(tiny, three_task_recipe(name))
     for task in range(2):
         copy.extend(range(3 * task, 3 * task + 3))
     copy.load_state_dict(method.state_dict())
@@ -137,7 +129,7 @@ def test_every_method_runs_two_tasks_of_glyphs_on_the_embedded_backbone(
     groups = METHODS[name].group_names
     if not groups and placement != "first order":
         pytest.skip("nothing is trained, so the placement makes no difference")
-    made = few(recipe(name), placement)
+    made = few(three_task_recipe(name), placement)
     folder = start_run(made, tmp_path)
     metrics = train(folder)
     assert metrics["finished"] and metrics["tasks"] == 2

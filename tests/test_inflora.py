@@ -15,34 +15,24 @@ import torch
 from torch import Tensor
 
 import zofc
+from conftest import method_recipe, placements
 from zofc.errors import DataError, RecipeError
 from zofc.methods import method_class
 from zofc.methods.inflora import InfLora, InfLoraSettings
 from zofc.model.backbone import Backbone
 from zofc.optim.placement import Placement
-from zofc.recipe import DataSettings, Group, HeadSettings, MethodSettings, PeftSettings, Recipe
+from zofc.recipe import DataSettings, Group, Recipe
 from zofc.training.runs import start_run, train
 
 ZEROTH = Group(order="zeroth", queries=4, clip=1.0, lr=0.01, epochs=20, weight_decay=0.1)
 FIRST = Group(order="first", lr=0.01, epochs=20, weight_decay=0.1)
-PLACEMENTS = {
-    "first order": {"peft": FIRST, "head": FIRST},
-    "zeroth order": {"peft": ZEROTH, "head": ZEROTH},
-    "hybrid": {"peft": ZEROTH, "head": FIRST},
-}
+PLACEMENTS = placements(FIRST, ZEROTH)
 LABELS = torch.tensor([0, 1, 0, 1, 0, 1])
 
 
-def recipe(**settings: Any) -> Recipe:
-    given: dict[str, Any] = {
-        "seed": 3,
-        "method": MethodSettings(name="inflora"),
-        "head": HeadSettings(kind="linear"),
-        "peft": PeftSettings(rank=3),
-        "data": DataSettings(classes=8, increment=2),
-        "inflora": InfLoraSettings(threshold=0.9),
-    }
-    return Recipe(**{**given, **settings})
+def inflora_recipe(**sections: Any) -> Recipe:
+    small = {"peft": {"rank": 3}, "data": {"classes": 8, "increment": 2}, "inflora": InfLoraSettings(threshold=0.9)}
+    return method_recipe("inflora", **{**small, **sections})
 
 
 def task_images(task: int) -> Tensor:
@@ -74,7 +64,7 @@ def learn(method: InfLora, task: int, plans: dict[str, Group] = PLACEMENTS["firs
 
 
 def learned(backbone: Backbone, tasks: int, made: Recipe | None = None) -> InfLora:
-    made = made or recipe()
+    made = made or inflora_recipe()
     method = method_class(made)(backbone, made)
     assert isinstance(method, InfLora)
     for task in range(tasks):
@@ -88,7 +78,7 @@ def everything(method: InfLora) -> dict[str, Tensor]:
 
 def test_a_task_at_the_papers_size_moves_184320_numbers_of_b() -> None:
     stand_in: Any = SimpleNamespace(width=768, depth=12, device=torch.device("cpu"))
-    method = InfLora(stand_in, recipe(peft=PeftSettings(rank=10)))
+    method = InfLora(stand_in, inflora_recipe(peft={"rank": 10}))
     for task in range(2):
         method.extend(range(5 * task, 5 * task + 5))
     groups = method.groups()
@@ -98,7 +88,7 @@ def test_a_task_at_the_papers_size_moves_184320_numbers_of_b() -> None:
 
 
 def test_a_new_branch_changes_no_feature_to_the_bit(tiny: Backbone) -> None:
-    method = InfLora(tiny, recipe())
+    method = InfLora(tiny, inflora_recipe())
     begin(method, 0)
     x = task_images(5)
     assert torch.equal(method.extract(x), tiny.features(x))
@@ -129,7 +119,7 @@ def test_branches_merged_into_the_projections_give_the_same_features(tiny: Backb
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_only_the_declared_groups_move_in_every_task(tiny: Backbone, placement: str) -> None:
-    method = InfLora(tiny, recipe())
+    method = InfLora(tiny, inflora_recipe())
     for task in range(3):
         begin(method, task)
         moving = {name for group in method.groups().values() for name in group}
@@ -168,7 +158,7 @@ def test_inputs_are_collected_where_the_branches_read_them(tiny: Backbone) -> No
 
 def test_the_update_leaves_the_inputs_of_old_tasks_unchanged_to_the_threshold(tiny: Backbone) -> None:
     """A_t reads of an old task's inputs what DualGPM did not keep: at most 1 − τ of the energy, over 3."""
-    method, moments, thresholds = InfLora(tiny, recipe()), [], []
+    method, moments, thresholds = InfLora(tiny, inflora_recipe()), [], []
     for task in range(4):
         begin(method, task)
         for old in range(task):
@@ -208,7 +198,7 @@ def test_stacked_queries_equal_one_by_one_in_float64(tiny: Backbone) -> None:
 
 def test_the_zofc_variant_moves_branches_of_later_tasks_as_the_released_code_does(tiny: Backbone) -> None:
     """In the second of twelve tasks "lora_B_k.1" also names branches 10 and 11; only a zeroth-order step moves them."""
-    made = recipe(method=MethodSettings(name="inflora", variant="zofc"), data=DataSettings(classes=24, increment=2))
+    made = inflora_recipe(method={"variant": "zofc"}, data={"classes": 24, "increment": 2})
     method = learned(tiny, 1, made)
     assert len(method.down) == 1
     begin(method, 1)
@@ -232,7 +222,7 @@ def test_the_threshold_rises_with_the_tasks_that_the_recipe_plans(tiny: Backbone
     assert DataSettings(classes=100, increment=30).planned_tasks == 4
     assert DataSettings(classes=100, first=50, increment=10).planned_tasks == 6
     assert DataSettings(joint=True).planned_tasks == 1
-    method, unplanned = InfLora(tiny, recipe()), InfLora(tiny, recipe(data=DataSettings()))
+    method, unplanned = InfLora(tiny, inflora_recipe()), InfLora(tiny, inflora_recipe(data={}))
     found = []
     for task in range(6):
         method.extend(range(task, task + 1))
@@ -240,16 +230,16 @@ def test_the_threshold_rises_with_the_tasks_that_the_recipe_plans(tiny: Backbone
         found.append(method.threshold)
     assert found == pytest.approx([0.9, 0.925, 0.95, 0.975, 1.0, 1.0])
     assert unplanned.threshold == 0.9
-    notice = begin(InfLora(tiny, recipe(data=DataSettings())), 0)
+    notice = begin(InfLora(tiny, inflora_recipe(data={})), 0)
     assert notice is not None and "data.classes" in notice and "0.9" in notice
-    assert begin(InfLora(tiny, recipe()), 0) is None
+    assert begin(InfLora(tiny, inflora_recipe()), 0) is None
 
 
 def test_a_restored_method_gives_identical_scores_and_goes_on_identically(tiny: Backbone) -> None:
     method = learned(tiny, 2)
     begin(method, 2)
     step(method, 2, PLACEMENTS["hybrid"])
-    other = InfLora(tiny, recipe())
+    other = InfLora(tiny, inflora_recipe())
     for classes in method.tasks:
         other.extend(classes)
     assert {k: v.shape for k, v in other.state_dict().items()} == {k: v.shape for k, v in method.state_dict().items()}
@@ -265,12 +255,12 @@ def test_a_restored_method_gives_identical_scores_and_goes_on_identically(tiny: 
 
 def test_what_it_cannot_do_is_refused(tiny: Backbone) -> None:
     with pytest.raises(RecipeError, match=r"head\.kind.*linear"):
-        InfLora.check(recipe(head=HeadSettings(kind="cosine")), [2, 2])
+        InfLora.check(inflora_recipe(head={"kind": "cosine"}), [2, 2])
     with pytest.raises(RecipeError, match="single class"):
-        InfLora.check(recipe(), [2, 1])
+        InfLora.check(inflora_recipe(), [2, 1])
     with pytest.raises(RecipeError, match=r"peft\.rank.*24"):
-        InfLora(tiny, recipe(peft=PeftSettings(rank=25)))
-    method = InfLora(tiny, recipe())
+        InfLora(tiny, inflora_recipe(peft={"rank": 25}))
+    method = InfLora(tiny, inflora_recipe())
     method.extend(range(2))
     with pytest.raises(DataError, match="no training images"):
         method.begin_task(lambda: [])

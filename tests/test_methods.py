@@ -7,33 +7,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from conftest import grow_method, method_recipe, names_by_group
 from zofc.errors import RecipeError
 from zofc.methods import METHODS, check_placement, get_method
-from zofc.methods.base import Method
 from zofc.model.backbone import Backbone
-from zofc.recipe import Group, HeadSettings, MethodSettings, PeftSettings, Recipe
+from zofc.recipe import Group, Recipe
 
 
-def recipe(name: str = "adapter", head: str = "cosine", **settings: object) -> Recipe:
-    return Recipe(
-        seed=3,
-        method=MethodSettings(name=name, **settings),  # type: ignore[arg-type]
-        head=HeadSettings(kind=head),  # type: ignore[arg-type]
-        peft=PeftSettings(blocks="first 2"),
-    )
-
-
-def learner(backbone: Backbone, made: Recipe, *sizes: int) -> Method:
-    method = get_method(made.method.name)(backbone, made)
-    start = 0
-    for size in sizes:
-        method.extend(range(start, start + size))
-        start += size
-    return method
-
-
-def parameters(groups: dict[str, dict[str, Tensor]]) -> dict[str, set[str]]:
-    return {name: set(group) for name, group in groups.items()}
+def adapter_recipe(head: str = "cosine", **method: bool) -> Recipe:
+    return method_recipe("adapter", head={"kind": head}, method=method)
 
 
 def test_the_methods_have_the_names_and_groups_that_recipes_use() -> None:
@@ -47,7 +29,7 @@ def test_the_methods_have_the_names_and_groups_that_recipes_use() -> None:
 
 
 def test_simplecil_answers_with_the_cosine_to_class_means(tiny: Backbone, images: Tensor) -> None:
-    method = learner(tiny, recipe("simplecil"), 2)
+    method = grow_method(tiny, method_recipe("simplecil"), 2)
     labels = torch.tensor([0, 1, 0, 1, 1, 0])
     method.end_task(lambda: [(images[:4], labels[:4]), (images[4:], labels[4:])])
     features = tiny.features(images)
@@ -60,7 +42,7 @@ def test_simplecil_answers_with_the_cosine_to_class_means(tiny: Backbone, images
 def test_the_masked_loss_is_cross_entropy_with_old_logits_at_minus_infinity(
     tiny: Backbone, images: Tensor, head: str
 ) -> None:
-    method = learner(tiny, recipe(head=head), 2, 3)
+    method = grow_method(tiny, adapter_recipe(head=head), 2, 3)
     labels = torch.tensor([2, 3, 4, 2, 3, 4])
     features = method.extract(images)
     logits = method.head.logits({}, features)
@@ -70,25 +52,25 @@ def test_the_masked_loss_is_cross_entropy_with_old_logits_at_minus_infinity(
 
 
 def test_without_the_mask_all_rows_are_in_the_loss_and_move(tiny: Backbone, images: Tensor) -> None:
-    method = learner(tiny, recipe(mask=False), 2, 3)
+    method = grow_method(tiny, adapter_recipe(mask=False), 2, 3)
     labels = torch.tensor([2, 3, 4, 2, 3, 4])
     features = method.extract(images)
     torch.testing.assert_close(
         method.loss({}, features, labels), F.cross_entropy(method.head.logits({}, features), labels)
     )
-    assert parameters(method.groups())["head"] == {"head.rows.0", "head.rows.1", "head.sigma"}
+    assert names_by_group(method.groups())["head"] == {"head.rows.0", "head.rows.1", "head.sigma"}
 
 
 def test_groups_hold_the_current_rows_and_never_the_old_ones(tiny: Backbone) -> None:
-    cosine, linear = learner(tiny, recipe(), 2, 3), learner(tiny, recipe(head="linear"), 2, 3)
-    assert parameters(cosine.groups())["head"] == {"head.rows.1", "head.sigma"}
-    assert parameters(linear.groups())["head"] == {"head.rows.1", "head.bias.1"}
+    cosine, linear = grow_method(tiny, adapter_recipe(), 2, 3), grow_method(tiny, adapter_recipe(head="linear"), 2, 3)
+    assert names_by_group(cosine.groups())["head"] == {"head.rows.1", "head.sigma"}
+    assert names_by_group(linear.groups())["head"] == {"head.rows.1", "head.bias.1"}
     names = {"down_weight", "down_bias", "up_weight", "up_bias"}
-    assert parameters(cosine.groups())["peft"] == {f"peft.blocks.{b}.{n}" for b in (0, 1) for n in names}
+    assert names_by_group(cosine.groups())["peft"] == {f"peft.blocks.{b}.{n}" for b in (0, 1) for n in names}
 
 
 def test_a_task_of_one_class_takes_its_prototype_and_says_so(tiny: Backbone, images: Tensor) -> None:
-    method = learner(tiny, recipe(), 2, 1)
+    method = grow_method(tiny, adapter_recipe(), 2, 1)
     notice = method.begin_task(lambda: [])
     assert notice is not None and "one class" in notice and "prototype" in notice
     assert method.groups() == {}
@@ -100,23 +82,23 @@ def test_a_task_of_one_class_takes_its_prototype_and_says_so(tiny: Backbone, ima
 def test_a_task_of_one_class_is_refused_where_there_is_no_prototype() -> None:
     cls = get_method("adapter")
     with pytest.raises(RecipeError, match=r"data\.increment: task 2 has a single class.*head\.kind=cosine"):
-        cls.check(recipe(head="linear"), [2, 1])
-    cls.check(recipe(), [2, 1])
-    cls.check(recipe(head="linear", mask=False), [2, 1])
+        cls.check(adapter_recipe(head="linear"), [2, 1])
+    cls.check(adapter_recipe(), [2, 1])
+    cls.check(adapter_recipe(head="linear", mask=False), [2, 1])
 
 
 def test_prototypes_without_the_mask_are_refused() -> None:
     with pytest.raises(RecipeError, match=r"method\.prototypes.*mask"):
-        get_method("adapter").check(recipe(prototypes=True, mask=False), [2, 2])
+        get_method("adapter").check(adapter_recipe(prototypes=True, mask=False), [2, 2])
 
 
 def test_without_the_mask_only_a_first_task_of_one_class_has_nothing_to_train(tiny: Backbone) -> None:
-    assert learner(tiny, recipe(mask=False), 1).groups() == {}
-    assert learner(tiny, recipe(mask=False), 2, 1).groups() != {}
+    assert grow_method(tiny, adapter_recipe(mask=False), 1).groups() == {}
+    assert grow_method(tiny, adapter_recipe(mask=False), 2, 1).groups() != {}
 
 
 def test_the_prototype_variant_replaces_the_trained_rows_by_class_means(tiny: Backbone, images: Tensor) -> None:
-    method = learner(tiny, recipe(prototypes=True), 2)
+    method = grow_method(tiny, adapter_recipe(prototypes=True), 2)
     method.head.sigma.fill_(5.0)
     labels = torch.tensor([0, 1, 0, 1, 1, 0])
     method.peft.blocks["0"].up_bias.add_(0.5)
@@ -127,28 +109,28 @@ def test_the_prototype_variant_replaces_the_trained_rows_by_class_means(tiny: Ba
     method.extend(range(2, 4))
     assert float(method.head.sigma) == 1.0
     with pytest.raises(RecipeError, match=r"method\.prototypes.*cosine"):
-        get_method("adapter").check(recipe(head="linear", prototypes=True), [2, 2])
+        get_method("adapter").check(adapter_recipe(head="linear", prototypes=True), [2, 2])
 
 
 def test_initial_values_depend_on_the_seed_and_the_task_alone(tiny: Backbone) -> None:
-    one, other = learner(tiny, recipe(), 2, 3), learner(tiny, recipe(), 2, 3)
+    one, other = grow_method(tiny, adapter_recipe(), 2, 3), grow_method(tiny, adapter_recipe(), 2, 3)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-    third = learner(tiny, recipe().model_copy(update={"seed": 4}), 2, 3)
+    third = grow_method(tiny, adapter_recipe().model_copy(update={"seed": 4}), 2, 3)
     assert not torch.equal(one.head.rows[1], third.head.rows[1])
 
 
 def test_a_placement_must_name_the_methods_groups() -> None:
     with pytest.raises(RecipeError, match=r"optimize\.pfet: method 'adapter' has no group 'pfet'; did you mean 'peft'"):
-        check_placement(recipe(), {"pfet": Group(), "head": Group()})
+        check_placement(adapter_recipe(), {"pfet": Group(), "head": Group()})
     with pytest.raises(RecipeError, match=r"optimize\.head: method 'simplecil' has no group 'head'; it trains nothing"):
-        check_placement(recipe("simplecil"), {"head": Group()})
+        check_placement(method_recipe("simplecil"), {"head": Group()})
     with pytest.raises(RecipeError, match=r"optimize\.peft: method 'adapter' needs a placement for 'peft'"):
-        check_placement(recipe(), {"head": Group()})
+        check_placement(adapter_recipe(), {"head": Group()})
     with pytest.raises(RecipeError, match=r"unknown method 'adaptor'; did you mean 'adapter'"):
         get_method("adaptor")
 
 
 def test_simplecil_cannot_be_asked_for_a_loss(tiny: Backbone, images: Tensor) -> None:
-    method = learner(tiny, recipe("simplecil"), 2)
+    method = grow_method(tiny, method_recipe("simplecil"), 2)
     with pytest.raises(TypeError, match="SimpleCIL trains nothing"):
         method.prepare(images)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,56 +11,33 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
 from torch.nn import functional as F
 
+from conftest import grow_method, method_recipe, names_by_group, placements, shake
 from zofc.errors import RecipeError
-from zofc.methods import Method, method_class
 from zofc.methods.coda import CodaPrompt, CodaSettings, components_per_task
 from zofc.methods.l2p import L2pSettings, LearningToPrompt, PromptPool, choose, take
 from zofc.model.backbone import Backbone
 from zofc.model.components import Components
 from zofc.model.vit import PROJECTED, STARTED, Place
 from zofc.optim.placement import Placement
-from zofc.recipe import DataSettings, Group, HeadSettings, MethodSettings, Recipe
+from zofc.recipe import DataSettings, Group, HeadSettings, Recipe
 
 FIRST = Group(order="first", lr=0.01, epochs=10)
 ZEROTH = Group(order="zeroth", queries=2, epsilon=1e-3, clip=1.0, lr=0.01, epochs=10)
-PLACEMENTS = {
-    "first order": {"peft": FIRST, "head": FIRST},
-    "zeroth order": {"peft": ZEROTH, "head": ZEROTH},
-    "hybrid": {"peft": ZEROTH, "head": FIRST},
-}
+PLACEMENTS = placements(FIRST, ZEROTH)
 LABELS = torch.tensor([0, 1, 0, 1, 1, 0])
 NAMES = ("l2p", "coda")
 
 
-def recipe(name: str, **changes: Any) -> Recipe:
-    settings = {
-        "seed": 3,
-        "method": MethodSettings(name=name),
-        "head": HeadSettings(kind="linear"),
-        "l2p": L2pSettings(pool=6, length=2, top=3),
-        "coda": CodaSettings(pool=6, length=4, blocks=(1, 2), orthogonality=0.1, per_task=2),
-        **changes,
-    }
-    return Recipe(**settings)
+def prompt_recipe(name: str, **sections: Any) -> Recipe:
+    l2p = L2pSettings(pool=6, length=2, top=3)
+    coda = CodaSettings(pool=6, length=4, blocks=(1, 2), orthogonality=0.1, per_task=2)
+    return method_recipe(name, **{"l2p": l2p, "coda": coda, **sections})
 
 
-def learner(backbone: Backbone, made: Recipe, tasks: int = 1, dtype: torch.dtype = torch.float32) -> Any:
+def pair_learner(backbone: Backbone, recipe: Recipe, tasks: int = 1, dtype: torch.dtype = torch.float32) -> Any:
+    """A method after so many tasks of two classes."""
     backbone.vit.to(dtype)
-    method = method_class(made)(backbone, made)
-    for task in range(tasks):
-        method.extend(range(2 * task, 2 * task + 2))
-    return method.to(dtype)
-
-
-def shaken(method: Method, size: float = 0.05) -> None:
-    """Away from initial values, where components are orthonormal and biases zero."""
-    g = torch.Generator().manual_seed(5)
-    for value in method.parameters():
-        value.add_(size * torch.randn(value.shape, generator=g, dtype=torch.float64).to(value.dtype))
-
-
-def parameters(groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, set[str]]:
-    return {name: set(group) for name, group in groups.items()}
+    return grow_method(backbone, recipe, *[2] * tasks).to(dtype)
 
 
 # -- both ------------------------------------------------------------------------------------------------------------
@@ -80,7 +56,7 @@ def test_the_pools_have_the_published_sizes_at_vit_base() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_only_the_declared_groups_move_in_every_task(tiny: Backbone, images: Tensor, name: str, placement: str) -> None:
     """Bitwise: the ViT, the rows of old classes and old components are what they were; all declared tensors moved."""
-    method = learner(tiny, recipe(name), tasks=0)
+    method = pair_learner(tiny, prompt_recipe(name), tasks=0)
     for task in range(3):
         method.extend(range(2 * task, 2 * task + 2))
         groups = method.groups()
@@ -93,39 +69,39 @@ def test_only_the_declared_groups_move_in_every_task(tiny: Backbone, images: Ten
             place.step(images, LABELS + 2 * task, 0, step)
         for n, value in everything.items():
             assert torch.equal(value, before[n]) == (n not in moving), n
-        assert parameters(groups)["head"] == {f"head.rows.{task}", f"head.bias.{task}"}
+        assert names_by_group(groups)["head"] == {f"head.rows.{task}", f"head.bias.{task}"}
     if name == "l2p":
-        assert parameters(groups)["peft"] == {"peft.prompts", "peft.keys"}
+        assert names_by_group(groups)["peft"] == {"peft.prompts", "peft.keys"}
     else:
         kinds = ("prompts", "keys", "attentions")
-        assert parameters(groups)["peft"] == {f"peft.{block}.{kind}.2" for block in (1, 2) for kind in kinds}
+        assert names_by_group(groups)["peft"] == {f"peft.{block}.{kind}.2" for block in (1, 2) for kind in kinds}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_released_variant_also_walks_old_rows_and_components_but_only_under_zeroth_order(
     tiny: Backbone, images: Tensor, name: str
 ) -> None:
-    variant = MethodSettings(name=name, variant="zofc")
-    method = learner(tiny, recipe(name, method=variant, optimize=PLACEMENTS["zeroth order"]), tasks=2)
+    variant = {"variant": "zofc"}
+    method = pair_learner(tiny, prompt_recipe(name, method=variant, optimize=PLACEMENTS["zeroth order"]), tasks=2)
     groups = method.groups()
     assert {f"head.{part}.{task}" for part in ("rows", "bias") for task in (0, 1)} == set(groups["head"])
     assert set(groups["peft"]) == {n for n, _ in method.named_parameters() if n.startswith("peft.")}
     before = {n: v.clone() for n, v in method.named_parameters()}
     Placement(method, groups, PLACEMENTS["zeroth order"], seed=3, task=1).step(images, LABELS + 2, 0, 0)
     assert not any(torch.equal(v, before[n]) for n, v in method.named_parameters())
-    current = parameters(learner(tiny, recipe(name), tasks=2).groups())
-    first = recipe(name, method=variant, optimize=PLACEMENTS["first order"])
-    official = recipe(name, optimize=PLACEMENTS["zeroth order"])
+    current = names_by_group(pair_learner(tiny, prompt_recipe(name), tasks=2).groups())
+    first = prompt_recipe(name, method=variant, optimize=PLACEMENTS["first order"])
+    official = prompt_recipe(name, optimize=PLACEMENTS["zeroth order"])
     for other in (first, official):
-        assert parameters(learner(tiny, other, tasks=2).groups()) == current
+        assert names_by_group(pair_learner(tiny, other, tasks=2).groups()) == current
 
 
 @pytest.mark.parametrize("moved", ["all", "peft", "one tensor"])
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
 @pytest.mark.parametrize("name", NAMES)
 def test_stacked_evaluation_equals_one_by_one(tiny: Backbone, images: Tensor, name: str, kind: str, moved: str) -> None:
-    method = learner(tiny, recipe(name, head=HeadSettings(kind=kind)), 2, torch.float64)
-    shaken(method)
+    method = pair_learner(tiny, prompt_recipe(name, head=HeadSettings(kind=kind)), 2, torch.float64)
+    shake(method, 0.05)
     center = {n: v for group in method.groups().values() for n, v in group.items()}
     chosen = {n: v for n, v in center.items() if moved == "all" or n.startswith("peft.")}
     chosen = dict(list(chosen.items())[:1]) if moved == "one tensor" else chosen
@@ -153,7 +129,7 @@ def test_a_zeroth_order_step_is_the_same_however_its_points_are_chunked(
 ) -> None:
     moved = []
     for size in (1, chunk):
-        method = learner(tiny, recipe(name), 2, torch.float64)
+        method = pair_learner(tiny, prompt_recipe(name), 2, torch.float64)
         plan = ZEROTH.model_copy(update={"chunk": size})
         place = Placement(method, method.groups(), {"peft": plan, "head": plan}, seed=3, task=1)
         place.step(images.double(), LABELS + 2, 0, 0)
@@ -166,7 +142,7 @@ def test_first_order_training_lowers_the_loss(tiny: Backbone, images: Tensor, na
     """Also of the prompts alone, the classifier left as it was drawn."""
     bright = images * 0.2 + 0.8 * LABELS.view(-1, 1, 1, 1)
     for trained in (("peft", "head"), ("peft",)):
-        method = learner(tiny, recipe(name))
+        method = pair_learner(tiny, prompt_recipe(name))
         groups = {group: method.groups()[group] for group in trained}
         plans = dict.fromkeys(trained, Group(optimizer="adam", lr=0.02))
         place = Placement(method, groups, plans, seed=3, task=0)
@@ -178,20 +154,20 @@ def test_first_order_training_lowers_the_loss(tiny: Backbone, images: Tensor, na
 def test_initial_values_depend_on_the_seed_and_a_saved_learner_can_be_restored(
     tiny: Backbone, images: Tensor, name: str
 ) -> None:
-    one, other = learner(tiny, recipe(name), 3), learner(tiny, recipe(name), 3)
+    one, other = pair_learner(tiny, prompt_recipe(name), 3), pair_learner(tiny, prompt_recipe(name), 3)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
-    third = learner(tiny, recipe(name, seed=4), 3)
+    third = pair_learner(tiny, prompt_recipe(name, seed=4), 3)
     assert not any(
         torch.equal(a, b) for n, a in one.named_parameters() if "bias" not in n for b in [third.get_parameter(n)]
     )
-    shaken(one)
+    shake(one, 0.05)
     other.load_state_dict(one.state_dict())
     assert torch.equal(one.scores(images), other.scores(images)) and one.scores(images).shape == (6, 6)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_query_is_the_plain_feature_and_nothing_is_recorded(tiny: Backbone, images: Tensor, name: str) -> None:
-    query, _ = learner(tiny, recipe(name)).prepare(images.clone().requires_grad_())
+    query, _ = pair_learner(tiny, prompt_recipe(name)).prepare(images.clone().requires_grad_())
     assert torch.equal(query, tiny.features(images)) and not query.requires_grad
 
 
@@ -240,8 +216,8 @@ def plain_l2p(method: LearningToPrompt, image: Tensor, ids: list[int]) -> Tensor
 
 
 def test_l2ps_loss_and_answers_equal_a_plain_restatement(tiny: Backbone, images: Tensor) -> None:
-    method, x, labels = learner(tiny, recipe("l2p"), 2, torch.float64), images.double(), LABELS + 2
-    shaken(method)
+    method, x, labels = pair_learner(tiny, prompt_recipe("l2p"), 2, torch.float64), images.double(), LABELS + 2
+    shake(method, 0.05)
     cosines = F.cosine_similarity(tiny.features(x)[:, None], method.peft.keys[None], dim=-1)
     own = [sorted(range(6), key=lambda k: -float(row[k]))[:3] for row in cosines]
     votes = [sum(k in ids for ids in own) for k in range(6)]
@@ -258,8 +234,8 @@ def test_l2ps_loss_and_answers_equal_a_plain_restatement(tiny: Backbone, images:
 
 
 def test_the_released_l2p_votes_at_test_time_too(tiny: Backbone, images: Tensor) -> None:
-    released = recipe("l2p", method=MethodSettings(name="l2p", variant="zofc"))
-    method = learner(tiny, released, 1)
+    released = prompt_recipe("l2p", method={"variant": "zofc"})
+    method = pair_learner(tiny, released, 1)
     voted = method.features({}, method.prepare(images)).features
     assert torch.equal(method.scores(images), method.head.logits({}, voted))
     each = torch.cat([method.scores(image[None]) for image in images])
@@ -267,7 +243,7 @@ def test_the_released_l2p_votes_at_test_time_too(tiny: Backbone, images: Tensor)
 
 
 def test_unchosen_prompts_and_keys_have_no_gradient(tiny: Backbone, images: Tensor) -> None:
-    method = learner(tiny, recipe("l2p"))
+    method = pair_learner(tiny, prompt_recipe("l2p"))
     leaves = {n: v.detach().clone().requires_grad_() for n, v in method.groups()["peft"].items()}
     method.loss(leaves, method.features(leaves, method.prepare(images)), LABELS).backward()
     for value in leaves.values():
@@ -276,7 +252,7 @@ def test_unchosen_prompts_and_keys_have_no_gradient(tiny: Backbone, images: Tens
 
 def kept_and_gradients(backbone: Backbone, images: Tensor) -> tuple[int, Any]:
     """How many numbers L2P keeps for its backward pass, and what that gives."""
-    method = learner(backbone, recipe("l2p"))
+    method = pair_learner(backbone, prompt_recipe("l2p"))
     moving = {name: value.detach().requires_grad_() for name, value in method.groups()["peft"].items()}
     kept: list[int] = []
 
@@ -300,21 +276,21 @@ def test_l2p_can_compute_its_blocks_again_in_place_of_keeping_them(tiny: Backbon
 def test_l2p_refuses_a_backbone_whose_class_token_has_no_position(how: dict[str, Any]) -> None:
     vit = VisionTransformer(img_size=16, patch_size=8, embed_dim=24, depth=1, num_heads=2, num_classes=0, **how)
     with pytest.raises(RecipeError, match=r"backbone\.name: .*class token.*'odd'"):
-        LearningToPrompt(Backbone(vit, "odd", None, (0.5,), (0.5,)), recipe("l2p"))
+        LearningToPrompt(Backbone(vit, "odd", None, (0.5,), (0.5,)), prompt_recipe("l2p"))
 
 
 def test_l2p_refuses_to_choose_more_prompts_than_there_are(tiny: Backbone) -> None:
     with pytest.raises(RecipeError, match=r"l2p\.top: expected at most l2p\.pool, 6, got 7"):
-        LearningToPrompt(tiny, recipe("l2p", l2p=L2pSettings(pool=6, top=7)))
+        LearningToPrompt(tiny, prompt_recipe("l2p", l2p=L2pSettings(pool=6, top=7)))
 
 
 # -- CODA-Prompt -----------------------------------------------------------------------------------------------------
 
 
 def test_new_components_are_orthonormal_to_all_earlier_ones_even_after_training(tiny: Backbone) -> None:
-    method = learner(tiny, recipe("coda"))
+    method = pair_learner(tiny, prompt_recipe("coda"))
     for task in (1, 2):
-        shaken(method, 0.3)
+        shake(method, 0.3)
         before = {n: v.clone() for n, v in method.named_parameters()}
         method.extend(range(2 * task, 2 * task + 2))
         assert all(torch.equal(method.get_parameter(n), v) for n, v in before.items())
@@ -341,8 +317,8 @@ def test_with_orthonormal_earlier_components_it_is_gram_schmidt() -> None:
 
 
 def test_codas_loss_and_prefixes_equal_a_plain_restatement(tiny: Backbone, images: Tensor) -> None:
-    method, x, labels = learner(tiny, recipe("coda"), 2, torch.float64), images.double(), LABELS + 2
-    shaken(method)
+    method, x, labels = pair_learner(tiny, prompt_recipe("coda"), 2, torch.float64), images.double(), LABELS + 2
+    shake(method, 0.05)
     vit, query, penalty = tiny.vit, tiny.features(x), torch.zeros((), dtype=torch.float64)
     heads, y = 2, vit._pos_embed(vit.patch_embed(x))
 
@@ -376,14 +352,14 @@ def test_codas_loss_and_prefixes_equal_a_plain_restatement(tiny: Backbone, image
 
 def test_blocks_before_the_first_prefix_are_walked_once_per_step(tiny: Backbone, images: Tensor) -> None:
     """And of the first block with one, all that comes before the prefix."""
-    _, state = learner(tiny, recipe("coda")).prepare(images)
+    _, state = pair_learner(tiny, prompt_recipe("coda")).prepare(images)
     assert state.place == Place(1, PROJECTED)
     assert torch.equal(state.x, tiny.enter(images, Place(1, STARTED)).x)
 
 
 def test_the_pool_is_shared_out_among_the_planned_tasks() -> None:
     def of(data: DataSettings, **coda: Any) -> int:
-        return components_per_task(recipe("coda", data=data, coda=CodaSettings(**coda)))
+        return components_per_task(prompt_recipe("coda", data=data, coda=CodaSettings(**coda)))
 
     assert of(DataSettings(classes=100, increment=5)) == 5
     assert of(DataSettings(classes=200, increment=5)) == 2
@@ -395,17 +371,17 @@ def test_the_pool_is_shared_out_among_the_planned_tasks() -> None:
     assert of(DataSettings(classes=100, increment=5, then=("folder:more",))) == 5  # a continued run keeps its shapes
     assert of(DataSettings(), per_task=7) == 7
     with pytest.raises(RecipeError, match=r"coda\.per_task: .*data\.classes"):
-        CodaPrompt.check(recipe("coda", coda=CodaSettings()), [2, 2])
+        CodaPrompt.check(prompt_recipe("coda", coda=CodaSettings()), [2, 2])
     with pytest.raises(RecipeError, match=r"coda\.pool: 3 components are too few for 4 tasks"):
         of(DataSettings(classes=8, increment=2), pool=3)
 
 
 def test_coda_refuses_what_cannot_be_built(tiny: Backbone) -> None:
     with pytest.raises(RecipeError, match=r"^coda\.blocks: 'first 5', but the backbone has 3 blocks"):
-        CodaPrompt(tiny, recipe("coda", coda=CodaSettings(per_task=2)))
+        CodaPrompt(tiny, prompt_recipe("coda", coda=CodaSettings(per_task=2)))
     with pytest.raises(RecipeError, match=r"^coda\.pool: at most 24, the backbone's width"):
-        CodaPrompt(tiny, recipe("coda", coda=CodaSettings(pool=25), data=DataSettings(classes=4, increment=2)))
-    method = CodaPrompt(tiny, recipe("coda", coda=CodaSettings(per_task=13, blocks="all")))
+        CodaPrompt(tiny, prompt_recipe("coda", coda=CodaSettings(pool=25), data=DataSettings(classes=4, increment=2)))
+    method = CodaPrompt(tiny, prompt_recipe("coda", coda=CodaSettings(per_task=13, blocks="all")))
     method.extend(range(2))
     with pytest.raises(RecipeError, match=r"coda\.per_task: 13 components in each of 2 tasks.*width, 24"):
         method.extend(range(2, 4))

@@ -7,42 +7,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from zofc.methods import Method, method_class
+from conftest import grow_method, method_recipe, shake
+from zofc.methods import Method
 from zofc.methods.aper import Aper
 from zofc.methods.ease import Ease, EaseSettings
 from zofc.methods.lae import LaeSettings, LearnAccumulateEnsemble
 from zofc.model.backbone import Backbone
 from zofc.optim.placement import Placement
-from zofc.recipe import Group, HeadSettings, MethodSettings, PeftSettings, Recipe
+from zofc.recipe import Group, Recipe
 
 
-def recipe(name: str, variant: str = "official", head: str = "cosine", **sections: object) -> Recipe:
-    peft = (
-        PeftSettings(kind="adaptformer", blocks="all")
-        if name in ("aper", "ease")
-        else PeftSettings(blocks="first 2", scale="learned")
-    )
-    return Recipe(
-        seed=3,
-        method=MethodSettings(name=name, variant=variant),  # type: ignore[arg-type]
-        peft=peft.model_copy(update={"beside": "attention"}),
-        head=HeadSettings(kind=head),  # type: ignore[arg-type]
-        **sections,  # type: ignore[arg-type]
-    )
-
-
-def grown(backbone: Backbone, made: Recipe, *sizes: int) -> Method:
-    method = method_class(made)(backbone, made)
-    for size in sizes:
-        start = method.tasks[-1].stop if method.tasks else 0
-        method.extend(range(start, start + size))
-    return method
-
-
-def stir(module: torch.nn.Module, seed: int = 1) -> None:
-    g = torch.Generator().manual_seed(seed)
-    for value in module.parameters():
-        value.add_(0.3 * torch.randn(value.shape, generator=g))
+def subspace_recipe(name: str, variant: str = "official", head: str = "cosine", **sections: object) -> Recipe:
+    whole = {"kind": "adaptformer", "blocks": "all"}
+    peft = whole if name in ("aper", "ease") else {"blocks": "first 2", "scale": "learned"}
+    peft["beside"] = "attention"
+    return method_recipe(name, method={"variant": variant}, peft=peft, head={"kind": head}, **sections)
 
 
 def learned(method: Method, images: Tensor, labels: Tensor) -> None:
@@ -53,9 +32,9 @@ def learned(method: Method, images: Tensor, labels: Tensor) -> None:
 
 
 def test_lae_with_equal_copies_answers_as_one_model(tiny: Backbone, images: Tensor) -> None:
-    method = grown(tiny, recipe("lae"), 2, 3)
+    method = grow_method(tiny, subspace_recipe("lae"), 2, 3)
     assert isinstance(method, LearnAccumulateEnsemble) and method.offline is not None
-    stir(method.peft)
+    shake(method.peft, 0.3)
     for slow, fast in zip(method.offline.parameters(), method.peft.parameters(), strict=True):
         slow.copy_(fast)
     single = method.head.logits({}, method.extract(images))
@@ -64,10 +43,10 @@ def test_lae_with_equal_copies_answers_as_one_model(tiny: Backbone, images: Tens
 
 
 def test_lae_answers_with_the_larger_of_two_probabilities(tiny: Backbone, images: Tensor) -> None:
-    method = grown(tiny, recipe("lae"), 2, 3)
+    method = grow_method(tiny, subspace_recipe("lae"), 2, 3)
     assert isinstance(method, LearnAccumulateEnsemble) and method.offline is not None
-    stir(method.peft)
-    stir(method.offline, 2)
+    shake(method.peft, 0.3)
+    shake(method.offline, 0.3, 2)
     online = method.head.logits({}, method.extract(images)).softmax(-1)
     slow = tiny.leave(tiny.enter(images), method.offline.inserts({}))
     offline = method.head.logits({}, slow).softmax(-1)
@@ -76,7 +55,7 @@ def test_lae_answers_with_the_larger_of_two_probabilities(tiny: Backbone, images
 
 def test_laes_copy_is_made_when_its_variant_says_and_follows_slowly(tiny: Backbone) -> None:
     for variant, task in (("official", 2), ("zofc", 1)):
-        method = grown(tiny, recipe("lae", variant, lae=LaeSettings(decay=0.9)))
+        method = grow_method(tiny, subspace_recipe("lae", variant, lae=LaeSettings(decay=0.9)))
         assert isinstance(method, LearnAccumulateEnsemble)
         for number in (1, 2):
             assert (method.offline is None) == (number <= task) or number > task
@@ -84,10 +63,10 @@ def test_laes_copy_is_made_when_its_variant_says_and_follows_slowly(tiny: Backbo
             assert (method.offline is not None) == (number >= task)
             if number < task:
                 method.after_step()  # nothing to follow yet
-                stir(method.peft)
+                shake(method.peft, 0.3)
         assert method.offline is not None
         before = [value.clone() for value in method.offline.parameters()]
-        stir(method.peft, 5)
+        shake(method.peft, 0.3, 5)
         method.after_step()
         for old, slow, fast in zip(before, method.offline.parameters(), method.peft.parameters(), strict=True):
             torch.testing.assert_close(slow, 0.9 * old + 0.1 * fast)
@@ -96,7 +75,7 @@ def test_laes_copy_is_made_when_its_variant_says_and_follows_slowly(tiny: Backbo
 def test_lae_pauses_its_module_but_officially_not_in_the_first_task(tiny: Backbone) -> None:
     plan = Group(epochs=5, start=3)
     for variant, starts in (("official", [0, 3]), ("zofc", [3, 3])):
-        method = grown(tiny, recipe("lae", variant))
+        method = grow_method(tiny, subspace_recipe("lae", variant))
         found = []
         for task in range(2):
             method.extend(range(2 * task, 2 * task + 2))
@@ -106,7 +85,7 @@ def test_lae_pauses_its_module_but_officially_not_in_the_first_task(tiny: Backbo
 
 
 def test_a_paused_group_does_not_move_before_its_start(tiny: Backbone, images: Tensor) -> None:
-    method = grown(tiny, recipe("lae"), 3)
+    method = grow_method(tiny, subspace_recipe("lae"), 3)
     groups = {"peft": method.groups()["peft"], "head": method.groups()["head"]}
     plans = {"peft": Group(epochs=3, start=2, lr=1.0), "head": Group(epochs=3, lr=1.0)}
     placement = Placement(method, groups, plans, 3, 0)
@@ -119,7 +98,7 @@ def test_a_paused_group_does_not_move_before_its_start(tiny: Backbone, images: T
 
 
 def test_lae_stands_where_its_variant_says_and_starts_its_rows_small(tiny: Backbone) -> None:
-    official, released = (grown(tiny, recipe("lae", v, "linear"), 40) for v in ("official", "zofc"))
+    official, released = (grow_method(tiny, subspace_recipe("lae", v, "linear"), 40) for v in ("official", "zofc"))
     assert official.peft.place == "beside_attention" and released.peft.place == "beside_mlp"
     assert float(official.head.rows[0].std()) == pytest.approx(0.001, rel=0.1)
     assert float(released.head.rows[0].std()) > 0.05
@@ -130,7 +109,7 @@ def test_lae_stands_where_its_variant_says_and_starts_its_rows_small(tiny: Backb
 
 def test_aper_with_an_identity_adapter_ranks_as_simplecil(tiny: Backbone, images: Tensor) -> None:
     labels = torch.tensor([0, 1, 0, 1, 1, 0])
-    aper, simple = grown(tiny, recipe("aper"), 2), grown(tiny, recipe("simplecil"), 2)
+    aper, simple = grow_method(tiny, subspace_recipe("aper"), 2), grow_method(tiny, subspace_recipe("simplecil"), 2)
     for method in (aper, simple):
         learned(method, images, labels)
     torch.testing.assert_close(aper.scores(images), simple.scores(images))
@@ -138,8 +117,8 @@ def test_aper_with_an_identity_adapter_ranks_as_simplecil(tiny: Backbone, images
 
 def test_aper_answers_with_one_cosine_over_plain_and_adapted_features(tiny: Backbone, images: Tensor) -> None:
     labels = torch.tensor([0, 1, 0, 1, 1, 0])
-    method = grown(tiny, recipe("aper"), 2)
-    stir(method.peft)
+    method = grow_method(tiny, subspace_recipe("aper"), 2)
+    shake(method.peft, 0.3)
     learned(method, images, labels)
     both = torch.cat([tiny.features(images), method.extract(images)], 1)
     means = torch.stack([both[labels == c].mean(0) for c in (0, 1)])
@@ -147,12 +126,12 @@ def test_aper_answers_with_one_cosine_over_plain_and_adapted_features(tiny: Back
 
 
 def test_aper_trains_in_the_first_task_alone(tiny: Backbone) -> None:
-    method = grown(tiny, recipe("aper"), 2)
+    method = grow_method(tiny, subspace_recipe("aper"), 2)
     assert isinstance(method, Aper) and set(method.groups()) == {"peft", "head"}
     method.extend(range(2, 3))
     assert method.groups() == {} and method.begin_task(lambda: []) is None
     assert len(method.head.rows) == 1 and len(method.means.rows) == 2
-    Aper.check(recipe("aper", head="linear"), [2, 1])  # a later task of one class has no loss at all
+    Aper.check(subspace_recipe("aper", head="linear"), [2, 1])  # a later task of one class has no loss at all
 
 
 # -- EASE --------------------------------------------------------------------------------------------------------------
@@ -160,11 +139,11 @@ def test_aper_trains_in_the_first_task_alone(tiny: Backbone) -> None:
 
 def ease(backbone: Backbone, images: Tensor, tasks: int, **settings: object) -> Ease:
     """EASE after some tasks of two classes, each adapter somewhere else."""
-    method = grown(backbone, recipe("ease", **settings))  # type: ignore[arg-type]
+    method = grow_method(backbone, subspace_recipe("ease", **settings))  # type: ignore[arg-type]
     assert isinstance(method, Ease)
     for task in range(tasks):
         method.extend(range(2 * task, 2 * task + 2))
-        stir(method.peft, task + 1)
+        shake(method.peft, 0.3, task + 1)
         shown = images + 0.3 * torch.randn(images.shape, generator=torch.Generator().manual_seed(task))
         learned(method, shown, torch.tensor([0, 1, 0, 1, 1, 0]) + 2 * task)
     return method
@@ -215,7 +194,7 @@ def test_ease_weighs_the_other_subspaces_by_alpha_together(tiny: Backbone, image
 def test_ease_moves_its_newest_adapter_and_in_the_released_variant_old_prototypes_too(tiny: Backbone) -> None:
     def moved(variant: str, order: str) -> set[str]:
         plans = {"peft": Group(order=order), "head": Group()}  # type: ignore[arg-type]
-        return set(grown(tiny, recipe("ease", variant, optimize=plans), 2, 2, 2).groups()["peft"])
+        return set(grow_method(tiny, subspace_recipe("ease", variant, optimize=plans), 2, 2, 2).groups()["peft"])
 
     official = moved("official", "zeroth")
     assert all(name.startswith("adapters.2.") for name in official)
@@ -224,10 +203,14 @@ def test_ease_moves_its_newest_adapter_and_in_the_released_variant_old_prototype
 
 
 def test_these_methods_come_back_from_their_tensors(tiny: Backbone, images: Tensor) -> None:
-    for method in (ease(tiny, images, 3), grown(tiny, recipe("lae"), 2, 2), grown(tiny, recipe("aper"), 2, 2)):
-        stir(method)
+    for method in (
+        ease(tiny, images, 3),
+        grow_method(tiny, subspace_recipe("lae"), 2, 2),
+        grow_method(tiny, subspace_recipe("aper"), 2, 2),
+    ):
+        shake(method, 0.3)
         if isinstance(method, Ease):
             method.known = None
-        copy = grown(tiny, method.recipe, *(len(task) for task in method.tasks))
+        copy = grow_method(tiny, method.recipe, *(len(task) for task in method.tasks))
         copy.load_state_dict(method.state_dict())
         assert torch.equal(copy.scores(images), method.scores(images))
