@@ -69,6 +69,13 @@ def _few_threads() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoded images of tests do not go to the user's cache."""
+    monkeypatch.setenv("ZOFC_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.delenv("ZOFC_CACHE_LIMIT", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing in the suite may reach for a network."""
     real = socket.socket.connect

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from zofc.data.concat import JoinedImages
 from zofc.data.rgb import as_rgb, is_deep
 from zofc.data.source import ArrayImages, EncodedImages, Images, opened
+from zofc.data.stored import StoredImages
 from zofc.errors import BrokenImages, DataError
 
 IN_MEMORY = 2 * 2**30  # bytes of decoded images that a set may keep
@@ -35,6 +36,8 @@ def in_threads(work: Callable[[int], T], n: int, chunk: int = 64) -> Iterator[T]
 
 def image_sizes(images: Images) -> NDArray[np.int64]:
     """Height and width of every image, (n, 2), from headers alone where there are any."""
+    if isinstance(images, StoredImages):
+        return images.sizes
     if isinstance(images, EncodedImages):
         return np.array(list(in_threads(images.size, len(images))), np.int64).reshape(-1, 2)
     if isinstance(images, JoinedImages):

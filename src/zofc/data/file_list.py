@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from zofc.data.decoding import settle
+from zofc.data.decode_cache import SAMPLE, CachePart, cache_key, is_small, open_stores
+from zofc.data.decoding import IN_MEMORY, settle
 from zofc.data.selection import check_trainable, select_split
 from zofc.data.source import EncodedImages, ImageSet, Source, SourceOptions
+from zofc.data.stored import Store, StoredImages
 from zofc.errors import DataError
 
 
@@ -40,21 +42,70 @@ def open_listings(
 ) -> Source:
     """The source made of two listings."""
     check_trainable(classes, train.labels, test.labels, name)
-    sets = {
-        "train": _read(train, "train", options.per_class, options),
-        "test": _read(test, "test", options.test_per_class, options),
-    }
+    chosen = [
+        _choose(train, "train", options.per_class, options),
+        _choose(test, "test", options.test_per_class, options),
+    ]
+    store = _open_store(name, train, test, sum(len(part.files) for part in chosen), options)
+    sets = {split: _read(part, store, options) for split, part in zip(("train", "test"), chosen, strict=True)}
     check_trainable(classes, sets["train"].labels, sets["test"].labels, name)  # broken ones may have been left out
     return Source(name, tuple(classes), **sets, checksum=checksum(train, test), domain_names=tuple(domain_names))
 
 
-def _read(listing: Listing, split: str, per_class: int | None, options: SourceOptions) -> ImageSet:
+def _choose(listing: Listing, split: str, per_class: int | None, options: SourceOptions) -> Listing:
     domains = listing.domains if options.per_domain else None
-    chosen = listing.take(select_split(listing.labels, split, per_class, options.seed, domains))
-    paths = [chosen.root / file for file in chosen.files]
-    images, keep = settle(EncodedImages(paths, [str(p) for p in paths]), options.skip_broken, options.notice)
+    return listing.take(select_split(listing.labels, split, per_class, options.seed, domains))
+
+
+@dataclass(frozen=True)
+class FileStore:
+    """The decoded images of all files of a source, whichever split they are in."""
+
+    store: Store
+    names: Sequence[str]
+    rows: Mapping[str, int]  # by file
+
+    def images(self, chosen: Listing) -> StoredImages | None:
+        rows = np.array([self.rows[file] for file in chosen.files], np.int64)
+        places = np.stack([np.zeros_like(rows), rows], 1)
+        return StoredImages.choose([self.store], [self.names], places, IN_MEMORY)
+
+
+def _open_store(name: str, train: Listing, test: Listing, asked: int, options: SourceOptions) -> FileStore | None:
+    """The decode cache's entry of a source; its files are known by path, size and times, since reading them all takes
+    as long as decoding many of them."""
+    files = sorted({*train.files, *test.files})
+    root = train.root
+    spread = files[:: max(1, len(files) // SAMPLE)]
+    if options.cache == "off" or (options.cache == "auto" and not is_small(_encoded(root, spread), len(files))):
+        return None
+    key = cache_key(f"files in {root.resolve()}", *(f"{file} {_state(root / file)}" for file in files))
+    part = CachePart(key, name, len(files), lambda: _encoded(root, files), lambda: _encoded(root, spread))
+    stores = open_stores([part], asked, options)
+    if stores is None:
+        return None
+    return FileStore(stores[0], [str(root / file) for file in files], {file: row for row, file in enumerate(files)})
+
+
+def _encoded(root: Path, files: Sequence[str]) -> EncodedImages:
+    paths = [root / file for file in files]
+    return EncodedImages(paths, [str(path) for path in paths])
+
+
+def _read(chosen: Listing, store: FileStore | None, options: SourceOptions) -> ImageSet:
+    if store is not None and (stored := store.images(chosen)) is not None:
+        return ImageSet(stored, chosen.labels, chosen.domains)
+    images, keep = settle(_encoded(chosen.root, chosen.files), options.skip_broken, options.notice)
     chosen = chosen.take(keep)
     return ImageSet(images, chosen.labels, chosen.domains)
+
+
+def _state(file: Path) -> str:
+    try:
+        found = file.stat()
+    except OSError:
+        return "absent"
+    return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
 
 
 def checksum(train: Listing, test: Listing) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from zofc.data.decoding import settle
+from zofc.data.decode_cache import SAMPLE, CachePart, cache_key, open_stores
+from zofc.data.decoding import IN_MEMORY, settle
 from zofc.data.selection import check_trainable, hold_out, select_split
 from zofc.data.source import EncodedImages, ImageSet, Source, SourceOptions
+from zofc.data.stored import Store, StoredImages
 from zofc.errors import DataError
 
 LABEL_NAMES = ("label", "fine_label", "labels", "target")  # which of several label columns is meant
@@ -44,10 +47,13 @@ def read_parquet(name: str, path: Path, options: SourceOptions) -> Source:
     else:
         test = test.renumber(present)
     check_trainable(names, train.labels, test.labels, name)
-    train_set = _read_set(train, "train", options.per_class, options)
-    test_set = _read_set(test, "test", options.test_per_class, options)
+    train = _choose(train, "train", options.per_class, options)
+    test = _choose(test, "test", options.test_per_class, options)
+    digests = {file: _sha256(file) for file in train_files + test_files}
+    stores = _open_stores(name, digests, train.columns, len(train.labels) + len(test.labels), options)
+    train_set, test_set = (_read_set(rows, stores, options) for rows in (train, test))
     check_trainable(names, train_set.labels, test_set.labels, name)  # broken ones may have been left out
-    return Source(name, names, train_set, test_set, _checksum(train_files + test_files), train.columns.domains)
+    return Source(name, names, train_set, test_set, _checksum(digests), train.columns.domains)
 
 
 def find_shards(name: str, path: Path) -> tuple[list[Path], list[Path]]:
@@ -166,33 +172,88 @@ def _classes(train: Rows, test: Rows | None) -> tuple[tuple[str, ...], NDArray[n
     return names, np.unique(labels)
 
 
-def _read_set(rows: Rows, split: str, per_class: int | None, options: SourceOptions) -> ImageSet:
+def _choose(rows: Rows, split: str, per_class: int | None, options: SourceOptions) -> Rows:
     domains = rows.domains if options.per_domain else None
-    chosen = rows.take(select_split(rows.labels, split, per_class, options.seed, domains))
-    items, names = (
-        read_bytes(chosen),
-        [f"{chosen.files[s]} row {r}" for s, r in zip(chosen.shards, chosen.rows, strict=True)],
-    )
-    images, keep = settle(EncodedImages(items, names), options.skip_broken, options.notice)
+    return rows.take(select_split(rows.labels, split, per_class, options.seed, domains))
+
+
+def _open_stores(
+    name: str, digests: Mapping[Path, str], columns: Columns, asked: int, options: SourceOptions
+) -> Mapping[Path, Store] | None:
+    """The decode cache's entry of each shard."""
+    if options.cache == "off":
+        return None
+    parts = []
+    for file, digest in digests.items():
+        count = _open(file).metadata.num_rows
+        parts.append(
+            CachePart(
+                key=cache_key("shard", columns.image, digest),
+                label=f"{name} ({file.name})",
+                count=count,
+                read=partial(_encoded, file, columns.image, count),
+                sample=partial(_encoded, file, columns.image, min(count, SAMPLE)),
+            )
+        )
+    stores = open_stores(parts, asked, options)
+    return None if stores is None else dict(zip(digests, stores, strict=True))
+
+
+def _encoded(file: Path, column: str, count: int) -> EncodedImages:
+    """The first images of a shard."""
+    return EncodedImages(_shard_bytes(file, column, np.arange(count)), RowNames(file, count))
+
+
+@dataclass(frozen=True)
+class RowNames(Sequence[str]):
+    """What the images of a shard are called in messages."""
+
+    file: Path
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, row: Any) -> Any:
+        return f"{self.file} row {row}"
+
+
+def _read_set(chosen: Rows, stores: Mapping[Path, Store] | None, options: SourceOptions) -> ImageSet:
+    if stores is not None:
+        shards = [stores[file] for file in chosen.files]
+        names = [RowNames(file, len(stores[file])) for file in chosen.files]
+        stored = StoredImages.choose(shards, names, np.stack([chosen.shards, chosen.rows], 1), IN_MEMORY)
+        if stored is not None:
+            return ImageSet(stored, chosen.labels, chosen.domains)
+    labels = [f"{chosen.files[s]} row {r}" for s, r in zip(chosen.shards, chosen.rows, strict=True)]
+    images, keep = settle(EncodedImages(read_bytes(chosen), labels), options.skip_broken, options.notice)
     chosen = chosen.take(keep)
     return ImageSet(images, chosen.labels, chosen.domains)
 
 
 def read_bytes(rows: Rows) -> list[bytes]:
-    """The encoded images of ascending rows, touching only the row groups that hold them."""
+    """The encoded images of ascending rows."""
+    shards = np.unique(rows.shards)
+    return [
+        data
+        for shard in shards
+        for data in _shard_bytes(rows.files[shard], rows.columns.image, rows.rows[rows.shards == shard])
+    ]
+
+
+def _shard_bytes(file: Path, column: str, wanted: NDArray[np.int64]) -> list[bytes]:
+    """The encoded images of ascending rows of a shard, touching only the row groups that hold them."""
     found: list[bytes] = []
-    for number in np.unique(rows.shards):
-        wanted = rows.rows[rows.shards == number]
-        shard = _open(rows.files[number])
-        start = 0
-        for group in range(shard.num_row_groups):
-            count = shard.metadata.row_group(group).num_rows
-            inside = wanted[(wanted >= start) & (wanted < start + count)] - start
-            start += count
-            if len(inside):
-                column = shard.read_row_group(group, columns=[rows.columns.image])[rows.columns.image]
-                encoded = pc.struct_field(column.take(pa.array(inside)), "bytes").to_pylist()
-                found.extend(data or b"" for data in encoded)  # no bytes: found broken when it is decoded
+    shard = _open(file)
+    start = 0
+    for group in range(shard.num_row_groups):
+        count = shard.metadata.row_group(group).num_rows
+        inside = wanted[(wanted >= start) & (wanted < start + count)] - start
+        start += count
+        if len(inside):
+            images = shard.read_row_group(group, columns=[column])[column]
+            encoded = pc.struct_field(images.take(pa.array(inside)), "bytes").to_pylist()
+            found.extend(data or b"" for data in encoded)  # no bytes: found broken when it is decoded
     return found
 
 
@@ -203,10 +264,12 @@ def _open(file: Path) -> Any:
         raise DataError(f"cannot read {file}: {error}") from error
 
 
-def _checksum(files: Sequence[Path]) -> str:
+def _sha256(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _checksum(digests: Mapping[Path, str]) -> str:
     """SHA-256 over the names and contents of the shards."""
-    digest = hashlib.sha256()
-    for file in files:
-        with file.open("rb") as content:
-            digest.update(f"{file.name}\t{hashlib.file_digest(content, 'sha256').hexdigest()}\n".encode())
-    return f"sha256:{digest.hexdigest()}"
+    lines = "".join(f"{file.name}\t{digest}\n" for file, digest in digests.items())
+    return f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}"

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from PIL import Image, UnidentifiedImageError
 
 from zofc.data.rgb import as_rgb, upright_size
 from zofc.errors import DataError, nearest
+
+CacheMode = Literal["auto", "on", "off"]
 
 
 class Images(Protocol):
@@ -193,6 +195,7 @@ class SourceOptions:
     per_domain: bool = False  # those counts are for each class in each domain, not over all domains
     test_fraction: float = 0.2  # for sources without a test set of their own; 0 holds nothing out
     skip_broken: bool = False  # leave out images that cannot be decoded, with a notice
+    cache: CacheMode = "auto"  # keep decoded images for later runs: small sources, all, or none
     notice: Callable[[str], None] = print  # told what was left out
 
 

@@ -219,6 +219,10 @@ class TrainingSettings(Strict):
         "auto", description="per image on CPU, or batched on the device"
     )
     workers: Annotated[int, Field(ge=0)] = Field(2, description="loading processes where images are decoded one by one")
+    cache: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description="keep decoded images for later runs (see `zofc cache`); auto: 1,000 images and more, up to 2 GB",
+    )
     checkpoint_minutes: Annotated[float, Field(gt=0)] = Field(
         10.0, description="time between two checkpoints of a task"
     )

@@ -20,6 +20,7 @@ EXECUTION = (
     "device",
     "threads",
     "workers",
+    "cache",
     "loggers",
     "checkpoint_minutes",
     "keep_tasks",

@@ -89,6 +89,7 @@ def _open(recipe: Recipe, spec: str, notice: Callable[[str], None], test_fractio
         per_domain=data.by == "domain-class",
         test_fraction=data.test_fraction if test_fraction is None else test_fraction,
         skip_broken=data.skip_broken,
+        cache=recipe.training.cache,
         notice=notice,
     )
     return open_source(spec, options)
