@@ -28,8 +28,9 @@ from rich.table import Table
 from zofc.data.loading import Batch, Loader
 from zofc.errors import Interrupted, RunError, ZofcError
 from zofc.recipe import Recipe, load_recipe
+from zofc.runfolder.events import Event
 from zofc.training.device import environment, pick_device
-from zofc.training.events import Event, StepStatus
+from zofc.training.events import StepStatus
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import AnyStream
 from zofc.training.runs import start_run

@@ -30,7 +30,7 @@ from zofc.data.source import ArrayImages, EncodedImages, ImageSet
 from zofc.data.stored import PIXELS, StoredImages
 from zofc.errors import BrokenImages, DataError
 from zofc.recipe import load_recipe
-from zofc.training.folder import EXECUTION
+from zofc.runfolder.identity import EXECUTION
 
 ON, OFF = SourceOptions(cache="on"), SourceOptions(cache="off")
 

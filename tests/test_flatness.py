@@ -27,8 +27,9 @@ from zofc.methods.adapter import AdapterClassifier
 from zofc.model.backbone import Backbone
 from zofc.optim.directions import Space
 from zofc.recipe import Recipe
-from zofc.training.checkpoint import kept_tasks, load_checkpoint, load_task
-from zofc.training.folder import RunFolder, recipe_digest
+from zofc.runfolder import Run
+from zofc.runfolder.checkpoint import load_checkpoint, load_task
+from zofc.runfolder.identity import recipe_digest
 from zofc.training.runs import start_run, train
 
 Make = Callable[..., Recipe]
@@ -260,29 +261,27 @@ def test_an_old_task_is_asked_with_the_loss_it_was_trained_with(learned: Adapter
 # -- runs ------------------------------------------------------------------------------------------------------------
 
 
-def kept_run(make: Make, path: Path, name: str = "zofc/base", *overrides: str) -> RunFolder:
+def kept_run(make: Make, path: Path, name: str = "zofc/base", *overrides: str) -> Run:
     folder = start_run(make(name, "training.keep_tasks=true", *overrides), path)
     train(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def kept(tiny_recipe: Make, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+def kept(tiny_recipe: Make, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return kept_run(tiny_recipe, tmp_path_factory.mktemp("kept"))
 
 
-def test_a_run_keeps_its_tasks_only_if_asked_and_is_the_same_run(
-    tiny_recipe: Make, kept: RunFolder, tmp_path: Path
-) -> None:
+def test_a_run_keeps_its_tasks_only_if_asked_and_is_the_same_run(tiny_recipe: Make, kept: Run, tmp_path: Path) -> None:
     plain = start_run(tiny_recipe("zofc/base"), tmp_path)
     train(plain)
     assert not (plain.path / "tasks").exists() and recipe_digest(plain.recipe) == recipe_digest(kept.recipe)
     assert sorted(path.name for path in (kept.path / "tasks").iterdir()) == [f"0{n}.safetensors" for n in (1, 2, 3)]
-    found = load_checkpoint(kept.path)
+    found = load_checkpoint(kept)
     assert found is not None
     last = load_file(kept.path / "tasks" / "03.safetensors")
     assert last.keys() == found[1].keys() and all(torch.equal(last[key], found[1][key]) for key in last)
-    first = load_task(kept_tasks(kept.path)[1])
+    first = load_task(kept.kept_tasks[1])
     assert "head.rows.1" not in first and torch.equal(first["head.rows.0"], last["head.rows.0"])
 
 
@@ -297,7 +296,7 @@ def test_a_run_without_its_tasks_is_told_how_to_keep_them(tiny_recipe: Make, tmp
         KeptRun(folder.path).method(1)
 
 
-def test_a_kept_run_is_measured_after_each_task(kept: RunFolder) -> None:
+def test_a_kept_run_is_measured_after_each_task(kept: Run) -> None:
     run = KeptRun(kept.path)
     found = measure(run, QUICK, [])
     assert list(found.by_set) == ["peft", "peft+head"] and found.images == {1: 4, 2: 4, 3: 4}
@@ -319,7 +318,7 @@ def test_a_kept_run_is_measured_after_each_task(kept: RunFolder) -> None:
     assert "within_bound" in text and "first_share" in text
 
 
-def test_what_is_not_asked_for_is_not_measured_and_the_score_is_the_same(kept: RunFolder) -> None:
+def test_what_is_not_asked_for_is_not_measured_and_the_score_is_the_same(kept: Run) -> None:
     run, few = KeptRun(kept.path), replace(QUICK, directions=0, probes=0, products=0)
     for name, entries in measure(run, few, []).by_set.items():
         for entry, whole in zip(entries, measure(run, QUICK, []).by_set[name], strict=True):
@@ -335,7 +334,7 @@ def test_what_is_not_asked_for_is_not_measured_and_the_score_is_the_same(kept: R
         replace(QUICK, probes=-1)
 
 
-def test_every_so_many_tasks_are_counted_by_their_numbers(kept: RunFolder) -> None:
+def test_every_so_many_tasks_are_counted_by_their_numbers(kept: Run) -> None:
     run = KeptRun(kept.path)
     tasks = list(run.kept)
     few = replace(QUICK, over=("head",), probes=0, products=0, directions=0)
@@ -445,7 +444,7 @@ def test_random_directions_have_the_filters_lengths() -> None:
 
 
 @pytest.mark.parametrize("through", [True, False])
-def test_the_picture_of_a_run_is_a_png(kept: RunFolder, tmp_path: Path, through: bool) -> None:
+def test_the_picture_of_a_run_is_a_png(kept: Run, tmp_path: Path, through: bool) -> None:
     run = KeptRun(kept.path)
     lines, plane = landscape.of_run(run, QUICK, "peft+head", through, 4, lambda text: None)
     assert list(lines.losses) == ["task 1", "task 3", "tasks 1–2"]
@@ -468,7 +467,7 @@ def test_methods_whose_tensors_grow_have_no_plane_in_common(tiny_recipe: Make, t
 
 
 def test_the_command_prints_and_writes_what_it_measured(
-    kept: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kept: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import sys
 

@@ -22,12 +22,12 @@ from zofc.analysis.cost import Cost
 from zofc.data.source import SOURCES, Source, SourceOptions, open_source
 from zofc.errors import Interrupted, RunError
 from zofc.recipe import Recipe, dump_recipe
+from zofc.runfolder import Run, create_run, open_run
+from zofc.runfolder.checkpoint import load_checkpoint
 from zofc.studies import jobs
 from zofc.studies.grid import Cell, collect, run_cell, run_grid, take_device
 from zofc.studies.jobs import KEPT, MeasureCost
 from zofc.studies.pool import Killed, in_processes
-from zofc.training.checkpoint import load_checkpoint
-from zofc.training.folder import RunFolder
 
 Make = Callable[..., Recipe]
 
@@ -43,7 +43,7 @@ def test_a_grid_keeps_labels_metrics_and_what_each_run_was_made_with(tiny_recipe
     assert written["scale"] == "tiny" and written["rows"] == rows
     for row, seed in zip(rows, (1, 2), strict=True):
         assert (row["row"], row["seed"]) == ("ZO-FC", seed) and set(KEPT) <= row.keys()
-        assert RunFolder.existing(tmp_path / "runs" / row["run"]).recipe.seed == seed
+        assert open_run(tmp_path / "runs" / row["run"]).recipe.seed == seed
         assert "torch" in row["environment"] and str(tmp_path) not in json.dumps(row)
     assert [line[:5] for line in told] == ["[1/2]", "[2/2]"]
 
@@ -107,7 +107,7 @@ def test_a_run_that_another_process_is_still_saving_is_waited_for(
     tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (cell,) = cells(tiny_recipe, 1)
-    folder = RunFolder.create(tmp_path / cell.name(tmp_path), cell.recipe)
+    folder = create_run(tmp_path / cell.name(tmp_path), cell.recipe)
     monkeypatch.setattr(jobs, "SAVING", 0.1)
     with folder.locked():
         assert "another process" in run_cell(cell, tmp_path)["failed"]
@@ -157,7 +157,7 @@ def test_workers_stop_with_the_process_that_began_them(
     process.send_signal(number)
     _, said = process.communicate(timeout=60)  # the workers hold the other end: it returns when they are gone
     assert process.returncode == (-number if number == signal.SIGKILL else 1), said
-    saved = [load_checkpoint(path.parent) for path in tmp_path.glob("runs/*/recipe.yaml")]
+    saved = [load_checkpoint(open_run(path.parent)) for path in tmp_path.glob("runs/*/recipe.yaml")]
     stopped = [found[0] for found in saved if found is not None and found[0].task_steps and not found[0].done]
     assert len(stopped) == at_work
 
@@ -211,7 +211,7 @@ def test_ctrl_c_while_workers_start_leaves_no_traces_of_them(tiny_recipe: Make, 
 def test_a_grid_that_is_stopped_goes_on_by_its_own_command(
     tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(folder: RunFolder) -> None:
+    def stopped(folder: Run) -> None:
         raise Interrupted("stopped and saved; continue with: zofc run --resume x")
 
     monkeypatch.setattr(jobs, "train", stopped)

@@ -232,7 +232,7 @@ def test_a_run_without_a_checkpoint_or_with_other_weights_is_not_loaded(tiny_rec
         zofc.load(folder.path)
     train(folder)
     assert len(zofc.load(folder.path, device="cpu").classes) == 6
-    environment = folder.read_json("environment.json")
+    environment = folder.environment
     environment["backbone"]["checksum"] = "other"
     folder.write_json("environment.json", environment)
     with pytest.raises(RunError, match="not those it was trained with"):

@@ -16,8 +16,9 @@ from zofc.optim.chunking import Chunking
 from zofc.optim.placement import Placement
 from zofc.optim.sets import ParameterSet
 from zofc.recipe import Recipe
-from zofc.training.events import Event, Events, StepStatus
-from zofc.training.folder import recipe_digest
+from zofc.runfolder.events import Event
+from zofc.runfolder.identity import recipe_digest
+from zofc.training.events import Events, StepStatus
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.memory import measure_peak, memory_budget, resident_tensors
 from zofc.training.planner import choose_chunking, chunked_sets, plan_memory, points_per_step, step_bytes

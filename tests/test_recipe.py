@@ -27,7 +27,7 @@ from zofc.recipe import (
     recipe_presets,
 )
 from zofc.recipe.settings import list_settings
-from zofc.report.runs import flat
+from zofc.runfolder.nested import flatten
 
 Write = Callable[[str, str], str]
 
@@ -446,7 +446,7 @@ def test_every_key_of_a_written_recipe_is_a_setting() -> None:
     known = {setting.key for setting in list_settings(SECTIONS)}
     recipe = complete_recipe(load_recipe("zofc/cifar100-inc5")).model_dump()
     groups = recipe.pop("optimize")
-    keys = set(flat(recipe)) | {f"optimize.<group>.{key}" for key in groups["peft"]}
+    keys = set(flatten(recipe)) | {f"optimize.<group>.{key}" for key in groups["peft"]}
     assert keys == known
 
 

@@ -15,7 +15,7 @@ import pytest
 from zofc.methods import check_placement, complete_recipe, get_method
 from zofc.paper import printed
 from zofc.recipe import Group, Recipe, dump_recipe, files, load_recipe, recipe_names, recipe_presets
-from zofc.report import RunRecord
+from zofc.runfolder import open_run
 from zofc.training.resolve import check_recipe
 from zofc.training.runs import start_run, train
 
@@ -483,7 +483,7 @@ def test_own_images_are_learned_on_the_bundled_backbone(name: str, tmp_path: Pat
     recipe = load_recipe(name, [*few, *epochs, "data.classes=4"])
     folder = start_run(recipe, tmp_path)
     train(folder)
-    found = RunRecord.read(folder.path)
+    found = open_run(folder.path)
     assert found.finished and found.tasks_done == 2
 
 

@@ -18,8 +18,10 @@ from rich.console import Console
 from zofc.errors import RunError
 from zofc.recipe import Recipe
 from zofc.report import figures, interactive, page, tables
-from zofc.report.runs import Flatness, RunRecord, find_runs, labels, read_runs
+from zofc.report.labels import labels
 from zofc.report.seeds import over_seeds
+from zofc.runfolder import Run, find_runs, open_run, read_runs
+from zofc.runfolder.flatness import Flatness
 from zofc.units import format_signed
 
 ZO = {"order": "zeroth", "queries": 4}
@@ -89,7 +91,7 @@ def printed(grid: tables.Grid, width: int = 80) -> str:
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> list[RunRecord]:
+def runs(tmp_path: Path) -> list[Run]:
     """Finished, unfinished, joint, one task only, and killed before the first evaluation."""
     paper = {"table": "main", "row": "zofc", "column": "cifar100-inc5"}
     write_run(tmp_path / "a", triangle(20, drop=0.4), title="ZO-FC", name="zofc/cifar100-inc5", paper=paper)
@@ -110,7 +112,7 @@ def runs(tmp_path: Path) -> list[RunRecord]:
 # -- run folders ---------------------------------------------------------------------------------------------
 
 
-def test_a_finished_run_reads_back(runs: list[RunRecord]) -> None:
+def test_a_finished_run_reads_back(runs: list[Run]) -> None:
     run = runs[0]
     assert (run.title, run.name, run.status) == ("ZO-FC", "zofc/cifar100-inc5", "finished")
     assert run.finished and run.tasks_done == run.tasks_total == 20
@@ -122,7 +124,7 @@ def test_a_finished_run_reads_back(runs: list[RunRecord]) -> None:
     assert [event["event"] for event in run.events][:2] == ["run_started", "evaluated"]
 
 
-def test_an_unfinished_run_tells_how_far_it_came(runs: list[RunRecord]) -> None:
+def test_an_unfinished_run_tells_how_far_it_came(runs: list[Run]) -> None:
     assert runs[1].status == "unfinished: 3 of 20 tasks"
     assert runs[1].scores["last_task"] == 86.0  # so far
     assert runs[4].status == "unfinished: 0 of 5 tasks"
@@ -132,19 +134,19 @@ def test_an_unfinished_run_tells_how_far_it_came(runs: list[RunRecord]) -> None:
 
 def test_a_folder_with_nothing_but_a_recipe_is_a_run(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("name: bare\n")
-    run = RunRecord.read(tmp_path)
+    run = open_run(tmp_path)
     assert run.status == "unfinished: 0 of ? tasks"
     assert "bare" in printed(tables.summary([run]))
 
 
-def test_a_half_written_last_event_is_left_out(runs: list[RunRecord]) -> None:
+def test_a_half_written_last_event_is_left_out(runs: list[Run]) -> None:
     path = runs[0].folder / "events.jsonl"
     whole = path.read_bytes()
     for cut in ('{"time": 3.0, "event": "epo', '{"time": 3.0, "event": "notice", "text": "é'):
         path.write_bytes(whole + cut.encode()[:-1])
-        assert RunRecord.read(runs[0].folder).events == runs[0].events
+        assert open_run(runs[0].folder).events == runs[0].events
     path.write_bytes(whole + b'{"time": 3.0, "event": "notice"}')  # complete, only its newline is missing
-    assert RunRecord.read(runs[0].folder).events[-1]["event"] == "notice"
+    assert open_run(runs[0].folder).events[-1]["event"] == "notice"
 
 
 @pytest.mark.parametrize(
@@ -167,11 +169,11 @@ def test_a_half_written_last_event_is_left_out(runs: list[RunRecord]) -> None:
         ("recipe.yaml", "", "recipe.yaml should hold names and values, got nothing"),
     ],
 )
-def test_a_corrupt_file_is_named(runs: list[RunRecord], file: str, content: str | bytes, message: str) -> None:
+def test_a_corrupt_file_is_named(runs: list[Run], file: str, content: str | bytes, message: str) -> None:
     folder = runs[0].folder
     (folder / file).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(RunError) as caught:
-        RunRecord.read(folder)
+        open_run(folder)
     assert str(folder) in str(caught.value) and message in str(caught.value)
 
 
@@ -179,9 +181,9 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"empty: not a run folder, it has no recipe\.yaml"):
-        RunRecord.read(tmp_path / "empty")
+        open_run(tmp_path / "empty")
     with pytest.raises(RunError, match="does not exist"):
-        RunRecord.read(tmp_path / "nowhere")
+        open_run(tmp_path / "nowhere")
     with pytest.raises(RunError, match="nowhere: no such folder"):
         find_runs([tmp_path / "nowhere"])
     with pytest.raises(RunError, match="file: a file, expected a run folder"):
@@ -246,19 +248,19 @@ def test_runs_with_one_title_are_told_apart_by_what_differs_between_them(tmp_pat
 # -- tables --------------------------------------------------------------------------------------------------
 
 
-def test_placement_is_said_in_words(runs: list[RunRecord], tmp_path: Path) -> None:
+def test_placement_is_said_in_words(runs: list[Run], tmp_path: Path) -> None:
     assert runs[0].placement == "peft ZO ×4, head FO"
     assert runs[1].placement == "peft FO, head FO"
     assert runs[3].placement == "nothing trained"
     assert tables.method(runs[2]) == "adapter (joint)"
     forward = {"order": "zeroth", "queries": 8, "estimator": "forward_gradient"}
     path = write_run(tmp_path / "f", None, optimize={"peft": forward}, method={"mask": False, "prototypes": True})
-    assert RunRecord.read(path).placement == "peft ZO ×8 forward gradient"
-    assert tables.method(RunRecord.read(path)) == "adapter (old classes in the loss, prototypes)"
+    assert open_run(path).placement == "peft ZO ×8 forward gradient"
+    assert tables.method(open_run(path)) == "adapter (old classes in the loss, prototypes)"
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_tables_keep_to_the_width_and_keep_every_number(runs: list[RunRecord], width: int) -> None:
+def test_tables_keep_to_the_width_and_keep_every_number(runs: list[Run], width: int) -> None:
     for grid in (tables.summary(runs), tables.compare(runs), tables.show(runs[0]), tables.differences(runs)):
         shown = printed(grid, width)
         assert max(map(len, shown.splitlines())) <= width
@@ -267,7 +269,7 @@ def test_tables_keep_to_the_width_and_keep_every_number(runs: list[RunRecord], w
         assert numbers and all(number in shown for number in numbers)
 
 
-def test_a_table_turned_has_a_row_for_each_column_and_the_same_notes(runs: list[RunRecord]) -> None:
+def test_a_table_turned_has_a_row_for_each_column_and_the_same_notes(runs: list[Run]) -> None:
     grid = tables.compare(runs)
     turned = grid.transposed("run")
     assert turned.headers == ("run", *(row[0] for row in grid.rows))
@@ -283,7 +285,7 @@ def test_words_in_a_column_are_not_piled_up() -> None:
         assert len(part.splitlines()) <= 2 + 4 + 1  # headings, the words in four lines, the numbers
 
 
-def test_the_summary_shows_quality_and_cost_of_every_run(runs: list[RunRecord]) -> None:
+def test_the_summary_shows_quality_and_cost_of_every_run(runs: list[Run]) -> None:
     rows = {row[0]: row[1:] for row in tables.summary(runs).rows}
     assert rows["ZO-FC"] == (
         "adapter: peft ZO ×4, head FO",
@@ -308,9 +310,9 @@ def test_the_summary_names_the_data_where_they_differ(tmp_path: Path) -> None:
     assert "data" not in tables.summary(read_runs([tmp_path / "a"])).headers
 
 
-def test_unfinished_runs_and_missing_test_images_are_pointed_out(runs: list[RunRecord], tmp_path: Path) -> None:
+def test_unfinished_runs_and_missing_test_images_are_pointed_out(runs: list[Run], tmp_path: Path) -> None:
     gone: list[list[float | None]] = [[90.0], [None, 80.0]]
-    lost = RunRecord.read(write_run(tmp_path / "lost", gone, title="Lost"))
+    lost = open_run(write_run(tmp_path / "lost", gone, title="Lost"))
     assert tables.summary([*runs, lost]).warnings == (
         "First order is unfinished: 3 of 20 tasks. Its numbers cover those.",
         "Just begun is unfinished: 0 of 5 tasks.",
@@ -319,7 +321,7 @@ def test_unfinished_runs_and_missing_test_images_are_pointed_out(runs: list[RunR
     assert tables.show(lost).rows[-1] == ("2", "80.0", "—", "80.0")
 
 
-def test_the_matrix_table_has_a_row_after_each_task(runs: list[RunRecord]) -> None:
+def test_the_matrix_table_has_a_row_after_each_task(runs: list[Run]) -> None:
     grid = tables.show(runs[1])
     assert grid.headers == ("after task", "all classes", "task 1", "task 2", "task 3")
     assert grid.rows[1] == ("2", "88.2", "88.5", "88.0", "")
@@ -328,7 +330,7 @@ def test_the_matrix_table_has_a_row_after_each_task(runs: list[RunRecord]) -> No
     assert "unfinished" in printed(tables.show(runs[4]))
 
 
-def test_ours_minus_the_papers_stands_under_the_papers_words(runs: list[RunRecord]) -> None:
+def test_ours_minus_the_papers_stands_under_the_papers_words(runs: list[Run]) -> None:
     grid = tables.compare(runs[:2])
     rows = {row[0]: row[1:] for row in grid.rows}
     assert rows["reproduces"] == ("main, zofc, cifar100-inc5", "")
@@ -341,7 +343,7 @@ def test_ours_minus_the_papers_stands_under_the_papers_words(runs: list[RunRecor
     assert "same in all: method adapter; data cifar100" in grid.notes[0]
 
 
-def test_the_bare_words_of_the_paper_appear_nowhere_else(runs: list[RunRecord]) -> None:
+def test_the_bare_words_of_the_paper_appear_nowhere_else(runs: list[Run]) -> None:
     bare = re.compile(r"\bavg\b|\blast\b(?! task)")
     for grid in (
         tables.summary(runs),
@@ -377,28 +379,28 @@ PAPER = {"table": "main", "row": "zofc", "column": "cifar100-inc5"}
     ],
 )
 def test_a_run_outside_the_papers_setting_is_marked(tmp_path: Path, change: Mapping[str, Any], warning: str) -> None:
-    run = RunRecord.read(write_run(tmp_path / "r", triangle(2), title="Mine", paper=PAPER, **change))
+    run = open_run(write_run(tmp_path / "r", triangle(2), title="Mine", paper=PAPER, **change))
     (found,) = tables.compare([run]).warnings
     assert found.startswith("Mine is not in the paper's setting: ") and warning in found
     assert "not in the paper's setting" in printed(tables.compare([run])).replace("\n", " ")
 
 
-def test_in_the_papers_setting_there_is_no_warning(runs: list[RunRecord]) -> None:
+def test_in_the_papers_setting_there_is_no_warning(runs: list[Run]) -> None:
     assert tables.compare(runs[:1]).warnings == ()
 
 
 def test_an_unfinished_run_is_not_measured_against_the_paper(tmp_path: Path) -> None:
-    run = RunRecord.read(write_run(tmp_path / "r", triangle(2), finished=False, tasks=20, paper=PAPER))
+    run = open_run(write_run(tmp_path / "r", triangle(2), finished=False, tasks=20, paper=PAPER))
     rows = {row[0]: row[1] for row in tables.compare([run]).rows}
     assert (rows["paper's avg¹"], rows["ours − paper's avg¹"]) == ("88.39", "—")
 
 
 def test_numbers_the_paper_does_not_print_are_a_warning(tmp_path: Path) -> None:
-    run = RunRecord.read(write_run(tmp_path / "r", triangle(2), paper={**PAPER, "row": "zofx"}))
+    run = open_run(write_run(tmp_path / "r", triangle(2), paper={**PAPER, "row": "zofx"}))
     assert any("zofx" in warning for warning in tables.compare([run]).warnings)
 
 
-def test_settings_that_differ_are_listed_alone(runs: list[RunRecord]) -> None:
+def test_settings_that_differ_are_listed_alone(runs: list[Run]) -> None:
     assert {row[0]: row[1:] for row in tables.differences(runs[:2]).rows} == {
         "optimize.peft.order": ("zeroth", "first")
     }
@@ -406,14 +408,14 @@ def test_settings_that_differ_are_listed_alone(runs: list[RunRecord]) -> None:
 
 def test_words_from_a_recipe_stay_words(tmp_path: Path) -> None:
     title = "[red]a[/red] | <b>b</b> \x1b[31m"
-    run = RunRecord.read(write_run(tmp_path / "r", triangle(2), title=title))
+    run = open_run(write_run(tmp_path / "r", triangle(2), title=title))
     shown = printed(tables.summary([run]), 200)
     assert "[red]a[/red] | <b>b</b>" in shown and "\x1b" not in shown
     first = tables.summary([run]).markdown().splitlines()[2]
     assert first.startswith(r"| \[red]a\[/red] \| \<b>b\</b>") and "\x1b" not in first
 
 
-def test_markdown_has_a_line_per_run_and_its_warnings(runs: list[RunRecord]) -> None:
+def test_markdown_has_a_line_per_run_and_its_warnings(runs: list[Run]) -> None:
     lines = tables.summary(runs).markdown().splitlines()
     assert lines[0].startswith("| run | method and placement | all classes (%) |")
     assert lines[1].startswith("| --- | --- | ---: |")
@@ -424,7 +426,7 @@ def test_markdown_has_a_line_per_run_and_its_warnings(runs: list[RunRecord]) -> 
 # -- figures -------------------------------------------------------------------------------------------------
 
 
-def test_a_run_has_one_colour_in_every_figure(runs: list[RunRecord]) -> None:
+def test_a_run_has_one_colour_in_every_figure(runs: list[Run]) -> None:
     drawn = figures.accuracy_over_tasks(runs).axes[0].get_lines()
     assert [line.get_color() for line in drawn] == [figures.colour(number) for number in range(4)]
     forgotten = figures.forgetting_by_task(runs).axes[0].get_lines()  # only two runs have more than one task
@@ -451,7 +453,7 @@ def test_runs_look_different_beyond_the_palette(tmp_path: Path) -> None:
     assert len({(line.colour, line.dash) for line in lines}) == 24
 
 
-def test_lines_show_what_the_matrix_holds(runs: list[RunRecord]) -> None:
+def test_lines_show_what_the_matrix_holds(runs: list[Run]) -> None:
     lines = {line.label: line for line in figures.accuracy_lines(runs)}
     assert lines["First order"].x == (1, 2, 3)
     assert lines["First order"].y == (90.0, 88.25, 86.5)
@@ -460,7 +462,7 @@ def test_lines_show_what_the_matrix_holds(runs: list[RunRecord]) -> None:
     assert [line.y for line in figures.forgetting_lines(runs)][1] == (3.0, 1.5)
 
 
-def test_axes_have_names_and_units(runs: list[RunRecord]) -> None:
+def test_axes_have_names_and_units(runs: list[Run]) -> None:
     accuracy, forgotten = figures.accuracy_over_tasks(runs).axes[0], figures.forgetting_by_task(runs).axes[0]
     assert (accuracy.get_xlabel(), accuracy.get_ylabel()) == (
         "tasks learned (number)",
@@ -471,7 +473,7 @@ def test_axes_have_names_and_units(runs: list[RunRecord]) -> None:
     assert [axes.get_ylabel() for axes in heat.axes] == ["after task no.", "accuracy (%)"]
 
 
-def test_figures_become_files(runs: list[RunRecord], tmp_path: Path) -> None:
+def test_figures_become_files(runs: list[Run], tmp_path: Path) -> None:
     some = [runs[1], runs[2], runs[4]]
     paths = figures.save_figures(some, tmp_path / "figures")
     names = {"accuracy-over-tasks", "forgetting-by-task", "matrix-1", "matrix-2"}
@@ -482,20 +484,20 @@ def test_figures_become_files(runs: list[RunRecord], tmp_path: Path) -> None:
 
 
 def test_titles_with_dollars_and_underscores_are_drawn_as_they_are(tmp_path: Path) -> None:
-    run = RunRecord.read(write_run(tmp_path / "r", triangle(2), title="_cheap $5 $x^{"))
+    run = open_run(write_run(tmp_path / "r", triangle(2), title="_cheap $5 $x^{"))
     paths = figures.save_figures([run], tmp_path / "figures", ("svg",))
     assert len(paths) == 3
     (text,) = figures.accuracy_over_tasks([run]).legends[0].get_texts()
     assert text.get_text() == "_cheap $5 $x^{"
 
 
-def test_a_run_without_a_matrix_has_no_heat_map(runs: list[RunRecord]) -> None:
+def test_a_run_without_a_matrix_has_no_heat_map(runs: list[Run]) -> None:
     for draw in (figures.accuracy_heatmap, interactive.accuracy_heatmap):
         with pytest.raises(ValueError, match="no task has been evaluated yet"):
             draw(runs[4])
 
 
-def test_memory_stands_beside_accuracy_for_every_run_that_measured_both(runs: list[RunRecord]) -> None:
+def test_memory_stands_beside_accuracy_for_every_run_that_measured_both(runs: list[Run]) -> None:
     points = interactive.memory_and_accuracy(runs)
     assert points.layout.xaxis.title.text == "peak memory of a training step (MiB)"
     assert points.layout.yaxis.title.text == "accuracy on all classes (%)"
@@ -504,12 +506,12 @@ def test_memory_stands_beside_accuracy_for_every_run_that_measured_both(runs: li
     assert len(found) == 4  # not the one that has just begun
 
 
-def test_a_matrix_names_its_cells_and_writes_numbers_that_can_be_read_on_them(runs: list[RunRecord]) -> None:
+def test_a_matrix_names_its_cells_and_writes_numbers_that_can_be_read_on_them(runs: list[Run]) -> None:
     heat = interactive.accuracy_heatmap(runs[2], 7).data[0]
     assert heat.customdata[0][1] == "70.00 % all tasks at once, on the classes of task 2: class 2, class 3"
     assert heat.meta == {"run": 7}
     matrix = replace(runs[2].matrix, rows=((10.0, 90.0, None),))
-    _, dark, light = interactive.accuracy_heatmap(RunRecord(Path(), {}, matrix=matrix)).data
+    _, dark, light = interactive.accuracy_heatmap(Run(Path(), {}, matrix=matrix)).data
     assert (dark.text, dark.textfont.color) == (("10",), "#fff")
     assert (light.text, light.textfont.color) == (("90",), "#000")
 
@@ -520,11 +522,11 @@ def test_a_matrix_names_its_cells_and_writes_numbers_that_can_be_read_on_them(ru
 ENTRY = {"task": 2, "old": {"score": 1.5}, "spectrum": {"largest": 3.0}, "trace": {"mean": 40.0}}
 
 
-def test_flatness_is_drawn_by_the_parameters_it_is_about(runs: list[RunRecord]) -> None:
+def test_flatness_is_drawn_by_the_parameters_it_is_about(runs: list[Run]) -> None:
     first = {"task": 1, "old": None, "spectrum": None, "trace": None}  # there are no old tasks yet
     content = {"settings": {"rho": 0.005}, "by_set": {"peft": [first, ENTRY], "peft+head": [{**ENTRY, "trace": None}]}}
     (runs[0].folder / "flatness.json").write_text(json.dumps(content))
-    run = RunRecord.read(runs[0].folder)
+    run = open_run(runs[0].folder)
     assert [(row.task, row.over, row.rho) for row in run.flatness] == [(2, "peft", 0.005), (2, "peft+head", 0.005)]
     assert run.flatness[0].values == {"phi": 1.5, "lambda_max": 3.0, "trace": 40.0}
     plots = interactive.flatness_plots([run, *runs[1:]])
@@ -543,7 +545,7 @@ def test_flatness_is_drawn_by_the_parameters_it_is_about(runs: list[RunRecord]) 
 def test_flatness_over_decades_gets_a_logarithmic_axis() -> None:
     def axis(*values: float) -> str | None:
         rows = tuple(Flatness(task, "peft", {"phi": value}) for task, value in enumerate(values, 1))
-        (plot,) = interactive.flatness_plots([RunRecord(Path("r"), {}, flatness=rows)])
+        (plot,) = interactive.flatness_plots([Run(Path("r"), {}, flatness=rows)])
         return plot.figure.layout.yaxis.type
 
     assert (axis(0.01, 2.0), axis(1.0, 2.0), axis(-1.0, 200.0)) == ("log", None, None)
@@ -561,9 +563,9 @@ def test_flatness_over_decades_gets_a_logarithmic_axis() -> None:
         {"something": [{"else": 1}]},
     ],
 )
-def test_flatness_in_other_words_does_not_break_the_page(runs: list[RunRecord], content: object) -> None:
+def test_flatness_in_other_words_does_not_break_the_page(runs: list[Run], content: object) -> None:
     (runs[0].folder / "flatness.json").write_text(json.dumps(content))
-    run = RunRecord.read(runs[0].folder)
+    run = open_run(runs[0].folder)
     assert run.flatness == ()
     assert "Flatness" not in Parts(page.render([run], "All runs")).text
 
@@ -608,7 +610,7 @@ class Parts(HTMLParser):
         return [attrs["id"] or "" for _, attrs in self.tags if "id" in attrs]
 
 
-def test_the_page_fetches_nothing(runs: list[RunRecord], tmp_path: Path) -> None:
+def test_the_page_fetches_nothing(runs: list[Run], tmp_path: Path) -> None:
     page_text = page.write_report(runs, tmp_path / "report.html").read_text("utf-8")
     parts = Parts(page_text)
     assert not [tag for tag, _ in parts.tags if tag in ("link", "img", "iframe", "object", "embed", "base")]
@@ -620,7 +622,7 @@ def test_the_page_fetches_nothing(runs: list[RunRecord], tmp_path: Path) -> None
     assert "url(" not in style and "@import" not in style
 
 
-def test_the_page_has_a_place_for_every_figure_and_says_what_metrics_mean(runs: list[RunRecord]) -> None:
+def test_the_page_has_a_place_for_every_figure_and_says_what_metrics_mean(runs: list[Run]) -> None:
     parts = Parts(page.render(runs, "All runs"))
     drawn = parts.data["figures"]
     assert set(drawn) == {"accuracy", "forgetting", "memory", "matrix-0", "matrix-1", "matrix-2", "matrix-3"}
@@ -633,7 +635,7 @@ def test_the_page_has_a_place_for_every_figure_and_says_what_metrics_mean(runs: 
         assert word in parts.text
 
 
-def test_the_page_marks_unfinished_runs(runs: list[RunRecord]) -> None:
+def test_the_page_marks_unfinished_runs(runs: list[Run]) -> None:
     parts = Parts(page.render(runs, "All runs"))
     assert "First order unfinished: 3 of 20 tasks adapter: peft FO, head FO" in parts.text
     assert "Just begun unfinished: 0 of 5 tasks" in parts.text
@@ -641,7 +643,7 @@ def test_the_page_marks_unfinished_runs(runs: list[RunRecord]) -> None:
     assert parts.text.count("First order is unfinished: 3 of 20 tasks.") == 1
 
 
-def test_a_page_of_runs_that_have_nothing_to_show_yet(runs: list[RunRecord]) -> None:
+def test_a_page_of_runs_that_have_nothing_to_show_yet(runs: list[Run]) -> None:
     parts = Parts(page.render(runs[4:], "Soon"))
     assert parts.text.count("No task has been evaluated yet.") == 2
     assert parts.data["figures"] == {}
@@ -666,7 +668,7 @@ def test_words_from_a_run_cannot_become_code(tmp_path: Path) -> None:
     assert "<" not in parts.scripts[1]
 
 
-def test_pointing_at_a_run_tells_its_recipe_and_where_it_differs(runs: list[RunRecord]) -> None:
+def test_pointing_at_a_run_tells_its_recipe_and_where_it_differs(runs: list[Run]) -> None:
     first, second = Parts(page.render(runs[:2], "Two")).data["runs"]
     assert (first["label"], second["label"]) == ("ZO-FC", "First order")
     assert ["method", "adapter: peft ZO ×4, head FO"] in first["recipe"]
@@ -674,7 +676,7 @@ def test_pointing_at_a_run_tells_its_recipe_and_where_it_differs(runs: list[RunR
     assert ["optimize.peft.order", "zeroth"] in first["recipe"] and ["optimize.peft.order", "first"] in second["recipe"]
 
 
-def test_the_summary_says_what_its_columns_are_sorted_by(runs: list[RunRecord]) -> None:
+def test_the_summary_says_what_its_columns_are_sorted_by(runs: list[Run]) -> None:
     grid = tables.summary(runs)
     assert grid.keys[0] == pytest.approx((67.2, 4.0, 52.0, 512 * 2**20, 125.0, 46105))
     assert set(grid.keys[4]) == {None}
@@ -684,7 +686,7 @@ def test_the_summary_says_what_its_columns_are_sorted_by(runs: list[RunRecord]) 
     assert str(512 * 2**20 * 1.0) in keys and "125.0" in keys
 
 
-def test_the_page_is_written_whole_or_not_at_all(runs: list[RunRecord], tmp_path: Path) -> None:
+def test_the_page_is_written_whole_or_not_at_all(runs: list[Run], tmp_path: Path) -> None:
     target = tmp_path / "new" / "report.html"
     assert page.write_report(runs[:1], target) == target
     assert [path.name for path in target.parent.iterdir()] == ["report.html"]
@@ -730,7 +732,7 @@ def test_means_over_seeds_stand_beside_the_papers_numbers(tmp_path: Path) -> Non
     assert rows["ours − paper's last²"] == format_signed(83.25 - printed)
 
 
-def seeds_apart(tmp_path: Path) -> RunRecord:
+def seeds_apart(tmp_path: Path) -> Run:
     """Two seeds with other test images and other classes in a task, of which the flatness was measured."""
     for seed, rows, counts in ((1, [[80.0], [60.0, 90.0]], [100, 300]), (2, [[70.0], [50.0, 70.0]], [300, 100])):
         path = write_run(tmp_path / str(seed), rows, seed=seed, counts=counts, groups=[[f"{seed}a"], [f"{seed}b"]])
@@ -766,7 +768,7 @@ def test_only_runs_with_the_same_numbers_measured_are_put_together(tmp_path: Pat
     for folder in first.folders:
         content = json.loads((folder / "metrics.json").read_text())
         (folder / "metrics.json").write_text(json.dumps({**content, "saved": True}))
-    records = [RunRecord.read(folder) for folder in first.folders]
+    records = [open_run(folder) for folder in first.folders]
     assert len(over_seeds(records)) == 2  # each has classes of its own
 
 
@@ -788,7 +790,7 @@ def test_figures_of_several_seeds_have_bars_and_those_of_one_run_none(tmp_path: 
     for figure in (interactive.accuracy_over_tasks, interactive.forgetting_by_task, interactive.memory_and_accuracy):
         (trace,) = figure([record]).data
         assert len(trace.error_y.array) == len(trace.y) and "±" in trace.customdata[0]
-        (trace,) = figure([RunRecord.read(tmp_path / "1")]).data
+        (trace,) = figure([open_run(tmp_path / "1")]).data
         assert trace.error_y.array is None and "±" not in trace.customdata[0]
     by_heading = {plot.heading: plot.figure.data[0] for plot in interactive.flatness_plots([record])}
     assert by_heading["Score Φ, over peft"].error_y.array == pytest.approx((0.5**0.5,))
@@ -799,10 +801,10 @@ def test_figures_of_several_seeds_have_bars_and_those_of_one_run_none(tmp_path: 
 def test_the_page_says_of_how_many_runs_its_lines_are_and_where_they_lie(tmp_path: Path) -> None:
     record = seeds_apart(tmp_path)
     write_run(tmp_path / "other", triangle(2), title="Other")
-    text = page.render([record, RunRecord.read(tmp_path / "other")], "")
+    text = page.render([record, open_run(tmp_path / "other")], "")
     assert "3 runs as 2: those that differ in the seed alone are one" in text
     assert all(f'<p class="folder">{tmp_path / name}</p>' in text for name in ("1", "2", "other"))
-    alone = page.render([RunRecord.read(tmp_path / "other")], "")
+    alone = page.render([open_run(tmp_path / "other")], "")
     assert "1 run. " in alone and "over seeds" not in alone
 
 

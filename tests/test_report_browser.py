@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 
 from test_report import FO, SHARED, triangle, write_run
-from zofc.report import over_seeds, read_runs, write_report
+from zofc.report import over_seeds, write_report
+from zofc.runfolder import read_runs
 
 PATIENCE = 60  # seconds for anything the browser does
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

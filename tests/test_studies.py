@@ -21,14 +21,13 @@ from zofc.cli import app
 from zofc.errors import RecipeError, RunError
 from zofc.recipe import Recipe, change_recipe, files, load_recipe, recipe_names
 from zofc.report.grid import Grid
+from zofc.runfolder import Run, open_run
 from zofc.studies import export, figures, jobs, reproduce, tables
 from zofc.studies import forecast as forecasts
 from zofc.studies.catalogue import STUDIES, Study, get_study
 from zofc.studies.forecast import describe, forecast
 from zofc.studies.scale import LIKE, SCALES, SMALL_RATES, get_scale
 from zofc.studies.settings import OURS, PAPERS, SETTINGS
-from zofc.training.checkpoint import kept_tasks
-from zofc.training.folder import RunFolder
 from zofc.training.resolve import build_stream, check_recipe
 
 PAPER = get_scale("paper")
@@ -596,7 +595,7 @@ def test_flatness_curves_that_were_stopped_give_the_same_table_and_have_named_ax
         assert one.read_bytes() == other.read_bytes()
 
     row = json.loads((tmp_path / "out" / "tiny" / "flatness-curves" / "rows.json").read_text())["rows"][0]
-    measured = RunFolder(whole.runs / row["run"]).read_json("flatness.json")
+    measured = Run(whole.runs / row["run"]).measurement("flatness")
     for over in ("peft", "peft+head"):
         entries = measured["by_set"][over][1:]  # after the first task there are no old ones
         assert row["flatness"][over] == [[entry["task"], entry["old"]["score"]] for entry in entries]
@@ -636,7 +635,7 @@ def test_curvature_is_measured_after_some_tasks_and_told_with_what_forgetting_is
     rows = json.loads((tmp_path / "out" / "tiny" / "curvature" / "rows.json").read_text())["rows"]
     for row, (title, *cells) in zip(rows, grid.rows, strict=True):
         assert title == row["line"]
-        measured = RunFolder(chosen.runs / row["run"]).read_json("curvature.json")
+        measured = Run(chosen.runs / row["run"]).measurement("curvature")
         (entry,) = measured["by_set"]["peft"]  # after the second of three tasks
         (state,) = row["curvature"]["peft"]
         over = entry["forgetting"]["over"]
@@ -668,9 +667,9 @@ def test_a_run_that_did_not_keep_its_tasks_is_trained_again_beside_itself(tmp_pa
     both = replace(chosen, studies=(plain, line))
     assert both.standing() == "2 runs, 1 finished; 1 measurement, 0 finished"
     done(both, tmp_path / "out")
-    assert not kept_tasks(before) and not (before / "flatness.json").exists()
+    assert not open_run(before).kept_tasks and not (before / "flatness.json").exists()
     again = chosen.runs / "kept" / before.name
-    assert list(kept_tasks(again)) == [1, 2, 3] and (again / "flatness.json").is_file()
+    assert list(open_run(again).kept_tasks) == [1, 2, 3] and (again / "flatness.json").is_file()
     assert (again / "matrix.json").read_bytes() == (before / "matrix.json").read_bytes()
     assert not both.open()
 
@@ -698,7 +697,7 @@ def test_flatness_of_a_run_that_fails_fails_with_it_and_nothing_is_run_twice(
     started: list[str] = []
     real = jobs.start_run
 
-    def start_run(recipe: Any, runs: Path) -> RunFolder:
+    def start_run(recipe: Any, runs: Path) -> Run:
         started.append(recipe.name)
         return real(recipe, runs)
 

@@ -24,12 +24,13 @@ from safetensors.torch import load_file
 from zofc.data import loading
 from zofc.errors import DivergedError, Interrupted, RecipeError, RunError
 from zofc.recipe import Recipe, dump_recipe
-from zofc.training import folder as folders
+from zofc.runfolder import open_run, write_atomic
+from zofc.runfolder.checkpoint import load_checkpoint
+from zofc.runfolder.events import Event
+from zofc.runfolder.identity import folder_for, recipe_digest
 from zofc.training import trainer as trainers
-from zofc.training.checkpoint import load_checkpoint
 from zofc.training.device import environment, pick_device
-from zofc.training.events import Event, Events, StepStatus
-from zofc.training.folder import RunFolder, folder_for, recipe_digest
+from zofc.training.events import Events, StepStatus
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.runs import extend_run, resume_run, start_run, train
 from zofc.training.signals import stop_signals
@@ -79,7 +80,7 @@ def test_a_run_leaves_what_its_folder_promises(tiny_recipe: Make, tmp_path: Path
     assert matrix["counts"] == [8, 8, 8] and [len(names) for names in matrix["groups"]] == [2, 2, 2]
     assert metrics["finished"] and metrics["tasks"] == 3
     assert metrics["all_classes"] == pytest.approx(metrics["final_average"])
-    assert load_checkpoint(folder.path) is not None
+    assert load_checkpoint(folder) is not None
     made_with = json.loads((folder.path / "environment.json").read_text())
     assert made_with["torch"] == metadata.version("torch")
     assert made_with["backbone"]["width"] == 24 and made_with["data"]
@@ -203,9 +204,9 @@ def in_second_task(events: list[Event]) -> bool:
 def test_a_killed_run_continues_to_bit_identical_results(long_recipe: Recipe, tmp_path: Path) -> None:
     run, process = start_and_signal(long_recipe, tmp_path, signal.SIGKILL, in_second_task)
     assert process.returncode == -signal.SIGKILL
-    found = load_checkpoint(run)
+    found = load_checkpoint(open_run(run))
     assert found is not None and found[0].done == 1 and found[0].epoch >= 2  # inside the second task
-    assert not RunFolder.existing(run).finished
+    assert not open_run(run).finished
     recorder = Recorder()
     train(resume_run(run), [recorder])
     assert recorder.events[0]["event"] == "run_resumed"
@@ -291,8 +292,8 @@ def test_a_half_written_event_is_dropped_before_more_are_appended(tiny_recipe: M
 def test_two_processes_never_write_one_folder(tiny_recipe: Make, tmp_path: Path) -> None:
     folder = start_run(tiny_recipe("simplecil/base"), tmp_path)
     holder = subprocess.Popen(
-        [sys.executable, "-c", f"from pathlib import Path\nfrom zofc.training.folder import RunFolder\n"
-         f"with RunFolder(Path({str(folder.path)!r})).locked():\n print('held', flush=True); input()"],
+        [sys.executable, "-c", f"from zofc.runfolder import open_run\n"
+         f"with open_run({str(folder.path)!r}).locked():\n print('held', flush=True); input()"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert holder.stdout is not None and holder.stdout.readline() == "held\n"
@@ -341,10 +342,10 @@ def test_a_corrupt_checkpoint_is_named(tiny_recipe: Make, tmp_path: Path) -> Non
     ):
         state.write_text(broken)
         with pytest.raises(RunError, match=r"checkpoint cannot be read: .*zofc run --again"):
-            load_checkpoint(folder.path)
+            load_checkpoint(folder)
     state.write_text(json.dumps({**content, "version": 99}))
     with pytest.raises(RunError, match="another version"):
-        load_checkpoint(folder.path)
+        load_checkpoint(folder)
 
 
 def test_a_recipe_edited_in_place_or_tensors_of_another_shape_are_refused(tiny_recipe: Make, tmp_path: Path) -> None:
@@ -355,7 +356,7 @@ def test_a_recipe_edited_in_place_or_tensors_of_another_shape_are_refused(tiny_r
     (folder.path / "recipe.yaml").write_text(dump_recipe(changed))
     with pytest.raises(RunError, match=r"recipe\.yaml was changed"):
         train(folder)
-    found = load_checkpoint(folder.path)
+    found = load_checkpoint(folder)
     assert found is not None
     model = IncrementalModel(changed, torch.device("cpu"))
     with pytest.raises(RunError, match=r"does not fit this recipe: peft\.blocks"):
@@ -399,7 +400,7 @@ def test_test_images_are_decoded_once_while_there_is_room(
     plain = start_run(tiny_recipe("zofc/base", *settings), tmp_path / "plain")
     monkeypatch.setattr(trainers, "KEPT", 0)
     train(plain)
-    assert found.read_json("matrix.json") == plain.read_json("matrix.json")
+    assert found.matrix == plain.matrix
 
 
 def test_a_second_ctrl_c_stops_at_once_and_says_how_to_continue(
@@ -446,7 +447,7 @@ def test_a_full_disk_is_told_and_what_was_saved_is_intact(long_recipe: Recipe, t
     assert limited.returncode == 2 and "no space left" in limited.stderr and "Traceback" not in limited.stderr
     (run,) = (tmp_path / "runs").glob("*")
     assert not list(run.rglob("*.tmp"))
-    assert train(RunFolder.existing(run))["finished"]
+    assert train(open_run(run))["finished"]
     straight = start_run(long_recipe, tmp_path / "straight")
     train(straight)
     assert result(run) == result(straight.path)
@@ -498,14 +499,14 @@ def test_a_folder_that_cannot_be_written_is_told(
 
 def test_writing_whole_leaves_the_old_file_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
-    folders.write_atomic(path, "old")
+    write_atomic(path, "old")
 
     def full(number: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RunError, match="no space left"):
-        folders.write_atomic(path, "new")
+        write_atomic(path, "new")
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
@@ -581,7 +582,7 @@ def test_a_run_can_be_extended_where_its_first_data_is_gone(tiny_recipe: Make, t
     assert any("earlier tasks are not evaluated again" in notice["text"] for notice in recorder.named("notice"))
     rows = json.loads((new.path / "matrix.json").read_text())["accuracy"]
     assert rows[-1][:2] == [None, None] and rows[-1][2] is not None
-    assert RunFolder.existing(new.path).finished
+    assert open_run(new.path).finished
 
 
 def test_what_cannot_be_learned_is_refused_before_a_folder_is_made(tiny_recipe: Make, tmp_path: Path) -> None:

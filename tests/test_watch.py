@@ -20,9 +20,10 @@ from rich.console import Console
 from zofc import cli
 from zofc.errors import RunError
 from zofc.recipe import Recipe
-from zofc.report.live import GIVEN_UP, PATIENCE, Follower, RunView, duration, is_held, newest
+from zofc.report.live import GIVEN_UP, PATIENCE, Follower, RunView, duration
 from zofc.report.terminal import shown, sparkline
 from zofc.report.watch import watch
+from zofc.runfolder import Run, newest_run
 from zofc.training.runs import start_run, train
 
 Make = Callable[..., Recipe]
@@ -144,7 +145,7 @@ def test_lines_without_sense_are_counted_and_passed_over(script: Script) -> None
     script.task(0)
     view = viewed(script)
     assert view.unread == 3 and view.status == "training" and view.number == 0
-    assert "3 lines of events.jsonl make no sense" in picture(script)
+    assert "3 events of the log make no sense" in picture(script)
 
 
 def test_a_file_that_was_replaced_is_read_anew(script: Script) -> None:
@@ -370,10 +371,10 @@ def test_the_newest_run_of_a_folder_is_followed(tmp_path: Path) -> None:
         run.start()
         for file in run.folder.iterdir():
             os.utime(file, (START - age, START - age))
-    assert newest(tmp_path) == tmp_path / "b" and newest(tmp_path / "c") == tmp_path / "c"
+    assert newest_run(tmp_path) == tmp_path / "b" and newest_run(tmp_path / "c") == tmp_path / "c"
     waiting = Script(tmp_path / "queued")  # the newest folder, but its turn has not come
     os.utime(waiting.folder / "recipe.yaml", (START + 1, START + 1))
-    assert newest(tmp_path) == tmp_path / "queued"
+    assert newest_run(tmp_path) == tmp_path / "queued"
 
     def goes_on() -> None:
         runs[2].finish()
@@ -381,9 +382,9 @@ def test_the_newest_run_of_a_folder_is_followed(tmp_path: Path) -> None:
 
     finished, said = plainly(tmp_path, [goes_on])
     assert finished and str(tmp_path / "c") in said
-    assert newest(tmp_path / "nowhere") is None
+    assert newest_run(tmp_path / "nowhere") is None
     with pytest.raises(RunError, match="expected a run folder"):
-        newest(tmp_path / "c" / "recipe.yaml")
+        newest_run(tmp_path / "c" / "recipe.yaml")
     with pytest.raises(RunError, match="no run folder there"):
         watch(tmp_path / "nowhere", Console(file=io.StringIO()), once=True)
 
@@ -405,9 +406,9 @@ def test_a_killed_run_is_told_from_a_slow_one(script: Script) -> None:
     script.start()
     script.task(0)
     lock, now = FileLock(script.folder / ".lock"), [script.now]
-    assert is_held(script.folder) is False
+    assert Run(script.folder).is_locked() is False
     lock.acquire()
-    assert is_held(script.folder) is True
+    assert Run(script.folder).is_locked() is True
 
     def later(seconds: float) -> Callable[[], None]:
         return lambda: now.__setitem__(0, now[0] + seconds)

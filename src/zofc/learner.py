@@ -24,10 +24,11 @@ from zofc.data.rgb import as_rgb
 from zofc.data.source import Images
 from zofc.errors import DataError, RunError
 from zofc.recipe import Recipe, change_recipe, load_recipe
-from zofc.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from zofc.runfolder import Run, new_run, open_run
+from zofc.runfolder.checkpoint import Progress, load_checkpoint, save_checkpoint
+from zofc.runfolder.identity import recipe_digest
 from zofc.training.device import environment, pick_device, set_up
 from zofc.training.events import Events, Listener
-from zofc.training.folder import RunFolder, recipe_digest
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import check_recipe, open_data
 from zofc.training.task import TaskTraining
@@ -183,9 +184,8 @@ class Learner:
     def save(self, path: str | Path) -> None:
         """Write the model as a run folder that `load` and the command line can use. It replaces an earlier save of a
         model, never anything else."""
-        folder = RunFolder(Path(path))
-        ours = folder.read_json("metrics.json").get("saved", False)
-        if folder.path.exists() and any(folder.path.iterdir()) and not ours:
+        path = Path(path)
+        if path.exists() and any(path.iterdir()) and not Run(path).saved:
             raise RunError(f"{path} is not empty and holds no saved model; choose another folder")
         tasks = [(task.start, task.stop) for task in self.model.tasks]
         history = self.history
@@ -198,30 +198,27 @@ class Learner:
             recipe=recipe_digest(self.recipe), classes=list(self.classes), tasks=tasks, groups=groups, done=done,
             inherited=done, rows=rows, counts=counts, trained=history.trained,
         )  # fmt: skip
-        with RunFolder.made(folder.path, self.recipe):
-            save_checkpoint(folder.path, progress, self.model.method.state_dict(), {})
-            made_with = {**environment(self.model.device), "backbone": self.model.backbone.describe()}
-            folder.write_json("environment.json", made_with)
-            folder.write_json("metrics.json", {"finished": True, "saved": True, "tasks": done, "tasks_total": done})
+        with new_run(path, self.recipe) as run:
+            save_checkpoint(run, progress, self.model.method.state_dict(), {})
+            run.write_environment({**environment(self.model.device), "backbone": self.model.backbone.describe()})
+            run.write_metrics({"finished": True, "saved": True, "tasks": done, "tasks_total": done})
 
     @classmethod
     def load(cls, path: str | Path, device: str | None = None) -> Learner:
         """The model of a run folder."""
-        folder = RunFolder.existing(Path(path))
-        found = load_checkpoint(folder.path)
-        if found is None:
+        run = open_run(path)
+        checkpoint = load_checkpoint(run)
+        if checkpoint is None:
             raise RunError(f"{path} has no checkpoint yet: no task has been learned")
-        progress, tensors, _ = found
+        progress = checkpoint.progress
         if progress.done < len(progress.tasks):
             raise RunError(f"{path} was stopped inside task {progress.done + 1}; finish it: zofc run --resume {path}")
-        recipe = folder.recipe
+        recipe = run.recipe
         if device:
             recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"device": device})})
         learner = cls(recipe)
-        expected = folder.read_json("environment.json").get("backbone", {}).get("checksum")
-        if expected != learner.model.backbone.checksum:
-            raise RunError(f"{path}: the backbone's weights are not those it was trained with (their checksum differs)")
-        learner.model.restore(progress.classes, progress.tasks, tensors)
+        run.check_weights(learner.model.backbone.checksum)
+        learner.model.restore(progress.classes, progress.tasks, checkpoint.method)
         learner.history = progress
         return learner
 

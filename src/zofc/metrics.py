@@ -93,7 +93,7 @@ class AccuracyMatrix:
         return tuple(row[group] for row in self.rows if len(row) > group)
 
     def to_json(self) -> dict[str, Any]:
-        """The content of `matrix.json`."""
+        """As a run folder holds it."""
         return {
             "accuracy": [list(row) for row in self.rows],
             "counts": list(self.counts),
@@ -102,7 +102,7 @@ class AccuracyMatrix:
 
     @classmethod
     def from_json(cls, data: object) -> AccuracyMatrix:
-        """The matrix in the content of `matrix.json`; ValueError says which entry is wrong."""
+        """The matrix that `to_json` wrote; ValueError says which entry is wrong."""
         if not isinstance(data, Mapping):
             raise ValueError(f"expected an object with `accuracy` and `counts`, got {type(data).__name__}")
         rows = tuple(

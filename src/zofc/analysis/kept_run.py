@@ -24,9 +24,9 @@ from zofc.errors import RunError
 from zofc.methods import method_class
 from zofc.methods.classifier import Classifier
 from zofc.recipe import Recipe
-from zofc.training.checkpoint import kept_tasks, load_checkpoint, load_task
+from zofc.runfolder import open_run
+from zofc.runfolder.checkpoint import load_checkpoint, load_task
 from zofc.training.device import pick_device, set_up
-from zofc.training.folder import RunFolder
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import AnyStream, continue_stream, open_stream
 
@@ -46,41 +46,37 @@ class KeptRun:
     def __init__(
         self, path: Path, device: str | None = None, notice: Callable[[str], None] = lambda text: None
     ) -> None:
-        self.folder = RunFolder.existing(path)
+        self.folder = open_run(path)
         recipe = self.folder.recipe
         _check_method(recipe)
-        found = load_checkpoint(path)
-        self.kept = kept_tasks(path)
-        if found is None or not self.kept:
+        checkpoint = load_checkpoint(self.folder)
+        self.kept = self.folder.kept_tasks
+        if checkpoint is None or not self.kept:
             raise RunError(
                 f"{path} did not keep its tasks (a checkpoint holds the last one only); run it again with them: "
-                f"zofc run {shlex.quote(str(path / 'recipe.yaml'))} training.keep_tasks=true --again"
+                f"zofc run {shlex.quote(str(self.folder.recipe_file))} training.keep_tasks=true --again"
             )
         plain = {"device": device or recipe.training.device, "recompute": False, "compile": False}
         recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update=plain)})
         where = pick_device(recipe.training.device)
         where = torch.device("cpu") if where.type == "mps" else where  # which has no float64
         set_up(where, recipe.training)
-        self.progress, _, _ = found
+        self.progress = checkpoint.progress
         self.recipe, self.model = recipe, IncrementalModel(recipe, where)
         self.model.backbone.vit.double()  # the numbers that it was trained with, in double precision
         self.stream = self._open(notice)
 
     def _open(self, notice: Callable[[str], None]) -> AnyStream:
-        progress, made_with = self.progress, self.folder.read_json("environment.json")
-        if made_with.get("backbone", {}).get("checksum") != self.model.backbone.checksum:
-            raise RunError(
-                f"{self.folder}: the backbone's weights are not those it was trained with (checksums differ)"
-            )
+        progress = self.progress
+        self.folder.check_weights(self.model.backbone.checksum)
         if progress.inherited:
             stream = continue_stream(self.recipe, progress, notice)
         else:
             stream = open_stream(self.recipe, notice)
         if list(stream.classes[: len(progress.classes)]) != progress.classes:
             raise RunError(f"{self.folder} learned other classes than the data now has; was the data set changed?")
-        for name, checksum in stream.checksums.items():
-            if made_with.get("data", {}).get(name, checksum) != checksum:
-                notice(f"the data of '{name}' changed since it was learned (its checksum differs)")
+        for changed in self.folder.changed_data(stream.checksums):
+            notice(changed)
         return stream
 
     def method(self, number: int) -> Classifier:

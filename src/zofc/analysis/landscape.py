@@ -18,7 +18,7 @@ from zofc.analysis.run_flatness import Settings
 from zofc.analysis.surface import BatchedLoss, Point, difference, dot, moved, norm
 from zofc.errors import RunError
 from zofc.optim.directions import Directions
-from zofc.training.folder import write_atomic
+from zofc.runfolder import write_atomic
 
 Array = NDArray[np.float64]
 OnProgress = Callable[[str], None]

@@ -96,7 +96,7 @@ def flatness(
     """How flat the loss of old tasks is after each task, its curvature, and what of forgetting that explains.
 
     For a run with training.keep_tasks=true. The loss is the mean over the images of all old tasks, where the paper
-    writes the sum over tasks. All in float64; the result is also written to RUN/flatness.json.
+    writes the sum over tasks. All in float64; the result is also written to the run folder.
     """
     from zofc.analysis.kept_run import KeptRun
     from zofc.analysis.landscape import draw, of_run
@@ -112,12 +112,11 @@ def flatness(
         notices: list[str] = []
         run = KeptRun(path, device, notices.append)
         measured = measure(run, settings, notices, on_progress)
-        with run.folder.locked():
-            run.folder.write_json("flatness.json", measured.as_json())
+        written = run.folder.write_measurement("flatness", measured.as_json())
     verdicts = {name: measured.verdict(name) for name in measured.by_set}
     for part in flatness_tables(measured.as_json(), verdicts):
         out.print(part, highlight=False)
-    say(f"written: {path / 'flatness.json'}")
+    say(f"written: {written}")
     if landscape is not None:
         with progress("drawing") as on_progress:
             chosen = over or all_sets(run)[-1]

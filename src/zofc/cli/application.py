@@ -92,7 +92,7 @@ def load_one_recipe(words: list[str]) -> Recipe:
 
 def check_writable(path: Path | None) -> None:
     """Refuse an output that cannot be written before any work is done for it."""
-    from zofc.training.folder import ready_to_write
+    from zofc.runfolder import ready_to_write
 
     if path is not None:
         ready_to_write(path)
@@ -100,7 +100,7 @@ def check_writable(path: Path | None) -> None:
 
 def write_json(path: Path | None, content: object) -> None:
     """Write a result where the user asked for it, if anywhere."""
-    from zofc.training.folder import write_atomic
+    from zofc.runfolder import write_atomic
 
     if path is not None:
         write_atomic(path, json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
@@ -109,7 +109,8 @@ def write_json(path: Path | None, content: object) -> None:
 
 def finish_runs(paths: list[Path], page: Path) -> None:
     """The summary of the runs that a command trained, and their report page."""
-    from zofc.report import read_runs, summary, write_report
+    from zofc.report import summary, write_report
+    from zofc.runfolder import read_runs
 
     records = read_runs(paths)
     out.print(summary(records))

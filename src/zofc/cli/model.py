@@ -79,7 +79,7 @@ def learn(
 
     folder = extend_run(path, data, output)
     train(folder, [Display(out, quiet)])
-    finish_runs([folder.path], folder.path / "report.html")
+    finish_runs([folder.path], folder.page)
     say(f"extended run: {folder}")
 
 

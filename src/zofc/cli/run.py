@@ -9,7 +9,6 @@ import typer
 from rich.markup import escape
 
 from zofc.cli.application import Quiet, app, err, finish_runs, out, say, split_words
-from zofc.errors import RunError
 
 DEFAULT_PAIR = ("demo/zofc", "demo/first-order")
 
@@ -31,14 +30,13 @@ def run(
     The same recipe finds its run again: a finished one is shown, an unfinished one is continued.
     """
     from zofc.recipe import dump_recipe, load_recipe
+    from zofc.runfolder.run import open_run, page_in
 
     names, overrides = split_words(words or [])
     if resume is not None and (len(names) > 1 or again):
         raise typer.BadParameter("--resume continues one run as it is: give one recipe or none, and no --again")
-    if resume is not None and not (resume / "recipe.yaml").is_file():
-        raise RunError(f"{resume} is not a run folder (it has no recipe.yaml)")
-    chosen = names or (list(DEFAULT_PAIR) if resume is None else [str(resume / "recipe.yaml")])
-    recipes = [load_recipe(name, overrides) for name in chosen]
+    usual = DEFAULT_PAIR if resume is None else [str(open_run(resume).recipe_file)]
+    recipes = [load_recipe(name, overrides) for name in names or usual]
     if show:
         for recipe in recipes:
             if recipe.sections:  # else nothing needs the methods, which are slow to import
@@ -61,6 +59,6 @@ def run(
         for change in data_changed(folder) if folder.finished else ():
             err.print(f"[yellow]note[/]: {escape(change)}; --again trains anew", highlight=False, soft_wrap=True)
         train(folder, [Display(out, quiet)])
-    finish_runs([folder.path for folder in folders], (resume or runs) / "report.html")
+    finish_runs([folder.path for folder in folders], page_in(resume or runs))
     for folder in folders:
         say(f"run: {folder}")

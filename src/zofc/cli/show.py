@@ -10,9 +10,10 @@ import typer
 
 from zofc.cli.application import RunPath, RunPaths, app, err, out, say, warn
 from zofc.errors import RunError
+from zofc.runfolder.names import PAGE
 
 if TYPE_CHECKING:
-    from zofc.report import RunRecord
+    from zofc.runfolder import Run
 
 MOST_COLUMNS = 6  # runs that `compare` shows side by side; more of them stand one below another
 OverSeed = Annotated[
@@ -23,7 +24,8 @@ OverSeed = Annotated[
 @app.command()
 def show(path: RunPath) -> None:
     """One run: settings, accuracy after each task, metrics and cost. Of a saved model, its tasks and classes."""
-    from zofc.report import compare, read_runs, show
+    from zofc.report import compare, show
+    from zofc.runfolder import read_runs
 
     (record,) = read_runs([path])[:1]
     matrix = show(record)
@@ -44,7 +46,8 @@ def compare(
 
     A run below a folder that cannot be read is left out with a warning.
     """
-    from zofc.report import compare, differences, read_runs
+    from zofc.report import compare, differences
+    from zofc.runfolder import read_runs
 
     records = _merge(over, read_runs(paths, warn))
     for grid in [compare(records), *([differences(records)] if settings else [])]:
@@ -56,7 +59,7 @@ def compare(
             out.print(grid)
 
 
-def _merge(over: str | None, records: list[RunRecord]) -> list[RunRecord]:
+def _merge(over: str | None, records: list[Run]) -> list[Run]:
     """The runs as they are, or those that differ in the seed alone as one."""
     from zofc.report import over_seeds
 
@@ -73,11 +76,12 @@ def _merge(over: str | None, records: list[RunRecord]) -> list[RunRecord]:
 @app.command()
 def report(
     paths: RunPaths,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(PAGE),
     over: OverSeed = None,
 ) -> None:
     """Write one self-contained HTML page about runs."""
-    from zofc.report import over_seeds, read_runs, write_report
+    from zofc.report import over_seeds, write_report
+    from zofc.runfolder import read_runs
 
     runs = read_runs(paths, warn)
     write_report(_merge(over, runs), output)

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from zofc.errors import RecipeError, ZofcError
-from zofc.training.folder import write_atomic
+from zofc.runfolder import write_atomic
 
 if TYPE_CHECKING:
     from zofc.studies.grid import Cell

@@ -19,9 +19,10 @@ from zofc.data import SourceOptions, open_source
 from zofc.errors import RunError
 from zofc.evidence.parts import spread
 from zofc.recipe import load_recipe
-from zofc.report import RunRecord, labels, read_runs
+from zofc.report import labels
 from zofc.report.figures import LEARNED, SEEN, accuracy_lines, colour
 from zofc.report.grid import Grid
+from zofc.runfolder import Run, read_runs
 from zofc.studies.grid import Cell
 from zofc.units import NONE
 
@@ -77,7 +78,7 @@ def draw_demo(paths: Sequence[Path], seed: int, out: Path) -> None:
         figure.savefig(out, dpi=200)
 
 
-def _default_pair(paths: Sequence[Path], seed: int) -> list[RunRecord]:
+def _default_pair(paths: Sequence[Path], seed: int) -> list[Run]:
     finished = {
         record.name: record for record in read_runs(paths) if record.setting("seed") == seed and record.finished
     }
@@ -94,7 +95,7 @@ def _examples(source: str, seed: int, names: Sequence[str], count: int) -> NDArr
     return np.stack([[np.asarray(opened.train.images.load(int(row))) for row in line] for line in rows])
 
 
-def _draw_glyphs(axes: Axes, record: RunRecord, seen: int = 1, shown: int = 3) -> None:
+def _draw_glyphs(axes: Axes, record: Run, seen: int = 1, shown: int = 3) -> None:
     """One class of every task: above in the style of pre-training, below as the runs met it."""
     assert record.matrix is not None
     names = [group[0] for group in record.matrix.groups]
@@ -115,7 +116,7 @@ def _draw_glyphs(axes: Axes, record: RunRecord, seen: int = 1, shown: int = 3) -
     axes.set_title("One class of each task")
 
 
-def _draw_accuracy(axes: Axes, records: Sequence[RunRecord]) -> None:
+def _draw_accuracy(axes: Axes, records: Sequence[Run]) -> None:
     for line in accuracy_lines(records):
         axes.plot(
             line.x, np.array(line.y, float), color=line.colour, marker=line.marker[0], markersize=4.5, label=line.label
@@ -128,7 +129,7 @@ def _draw_accuracy(axes: Axes, records: Sequence[RunRecord]) -> None:
     axes.set_title("Accuracy")
 
 
-def _draw_memory(axes: Axes, records: Sequence[RunRecord]) -> None:
+def _draw_memory(axes: Axes, records: Sequence[Run]) -> None:
     """Peak bytes of a training step; the darker part is the frozen backbone's weights, the same in both."""
     places = range(len(records))
     needs = [(record.peak_memory or 0) / MIB for record in records]

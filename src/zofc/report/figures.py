@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zofc.metrics import AccuracyMatrix
-from zofc.report.runs import RunRecord, Series, named
+from zofc.report.labels import named
+from zofc.runfolder import Run
+from zofc.runfolder.run import Series
 
 if TYPE_CHECKING:  # imported where it draws: tables and the page start without it
     from matplotlib.figure import Figure
@@ -60,7 +62,7 @@ def colour(run: int) -> str:
     return COLOURS[run % len(COLOURS)]
 
 
-def accuracy_lines(records: Sequence[RunRecord]) -> list[Line]:
+def accuracy_lines(records: Sequence[Run]) -> list[Line]:
     """Accuracy on all classes seen after each task. A joint run is one level, as wide as the longest
     other."""
     longest = max((len(record.matrix.last_row) for record in records if record.matrix), default=1)
@@ -73,7 +75,7 @@ def accuracy_lines(records: Sequence[RunRecord]) -> list[Line]:
     ]
 
 
-def forgetting_lines(records: Sequence[RunRecord]) -> list[Line]:
+def forgetting_lines(records: Sequence[Run]) -> list[Line]:
     """Forgetting of each old task's classes; runs without one (a single task, a joint run) are left out."""
     return [
         _line(number, label, record.drops)
@@ -89,25 +91,25 @@ def _line(number: int, label: str, series: Series) -> Line:
 # -- matplotlib ----------------------------------------------------------------------------------------------
 
 
-def accuracy_over_tasks(records: Sequence[RunRecord]) -> Figure:
+def accuracy_over_tasks(records: Sequence[Run]) -> Figure:
     figure = _draw(accuracy_lines(records), LEARNED, SEEN)
     figure.axes[0].set_ylim(top=min(100.0, figure.axes[0].get_ylim()[1]))
     return figure
 
 
-def forgetting_by_task(records: Sequence[RunRecord]) -> Figure:
+def forgetting_by_task(records: Sequence[Run]) -> Figure:
     figure = _draw(forgetting_lines(records), TASK, FORGETTING)
     figure.axes[0].set_ylim(bottom=0)
     return figure
 
 
-def accuracy_heatmap(record: RunRecord) -> Figure:
+def accuracy_heatmap(record: Run) -> Figure:
     """The accuracy matrix: a row after each task, a column for each task's classes."""
     from matplotlib.figure import Figure
 
     matrix = record.matrix
     if matrix is None:
-        raise ValueError(f"{record.folder}: no task has been evaluated yet, so there is no accuracy matrix to draw")
+        raise ValueError(f"{record.path}: no task has been evaluated yet, so there is no accuracy matrix to draw")
     values = square(matrix)
     rows, columns = len(values), len(values[0])
     size = max(4.0, 0.45 * columns + 2)
@@ -128,9 +130,7 @@ def accuracy_heatmap(record: RunRecord) -> Figure:
     return figure
 
 
-def save_figures(
-    records: Sequence[RunRecord], folder: str | Path, formats: Sequence[str] = ("png", "svg")
-) -> list[Path]:
+def save_figures(records: Sequence[Run], folder: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
     """Every figure of these runs as files; figures without anything to show are left out."""
     figures = {}
     if accuracy_lines(records):

@@ -27,13 +27,14 @@ from zofc.report.figures import (
     forgetting_lines,
     square,
 )
-from zofc.report.runs import RunRecord, named
+from zofc.report.labels import named
+from zofc.runfolder import Run
 from zofc.units import MIB, format_bytes
 
 MEMORY = "peak memory of a training step (MiB)"
 OVERALL = "accuracy on all classes (%)"
 SCALE = tuple(sequential.Cividis)  # of the heat maps: readable without colour vision, and in both modes
-QUANTITIES = {  # of flatness.json: a heading, an axis
+QUANTITIES = {  # of flatness: a heading, an axis
     "phi": ("Score Φ", "relative rise of the loss, Φ (per unit of ρ)"),
     "lambda_max": ("Largest eigenvalue of the Hessian", "largest eigenvalue (nats / parameter²)"),
     "trace": ("Trace of the Hessian", "trace (nats / parameter²)"),
@@ -49,19 +50,19 @@ class Plot:
     figure: go.Figure
 
 
-def accuracy_over_tasks(records: Sequence[RunRecord]) -> go.Figure:
+def accuracy_over_tasks(records: Sequence[Run]) -> go.Figure:
     return _over_tasks(accuracy_lines(records), LEARNED, SEEN, "after task {x}: {y} %", {})
 
 
-def forgetting_by_task(records: Sequence[RunRecord]) -> go.Figure:
+def forgetting_by_task(records: Sequence[Run]) -> go.Figure:
     return _over_tasks(forgetting_lines(records), TASK, FORGETTING, "task {x}: {y} points", {"rangemode": "tozero"})
 
 
-def accuracy_heatmap(record: RunRecord, run: int = 0) -> go.Figure:
+def accuracy_heatmap(record: Run, run: int = 0) -> go.Figure:
     """The accuracy matrix; pointing at a cell names its classes."""
     matrix = record.matrix
     if matrix is None:
-        raise ValueError(f"{record.folder}: no task has been evaluated yet, so there is no accuracy matrix to draw")
+        raise ValueError(f"{record.path}: no task has been evaluated yet, so there is no accuracy matrix to draw")
     values, after = square(matrix), after_tasks(matrix)
     columns = [str(number) for number in range(1, len(values[0]) + 1)]
     words = [
@@ -108,7 +109,7 @@ def _numbers(
             yield go.Scatter(x=x, y=y, text=text, mode="text", textfont=font, hoverinfo="skip", meta=meta)
 
 
-def memory_and_accuracy(records: Sequence[RunRecord]) -> go.Figure:
+def memory_and_accuracy(records: Sequence[Run]) -> go.Figure:
     """One point a run, which the page names. Runs that lack either number are left out."""
     traces = []
     for number, label, record in named(records):
@@ -124,7 +125,7 @@ def memory_and_accuracy(records: Sequence[RunRecord]) -> go.Figure:
     return go.Figure(traces, _layout(MEMORY, OVERALL, {"zeroline": False}, {"zeroline": False}))
 
 
-def flatness_plots(records: Sequence[RunRecord]) -> list[Plot]:
+def flatness_plots(records: Sequence[Run]) -> list[Plot]:
     """A figure for each quantity and each group of parameters that any run was measured over."""
     groups = dict.fromkeys(row.over for record in records for row in record.flatness)
     found: list[Plot] = []
@@ -140,7 +141,7 @@ def flatness_plots(records: Sequence[RunRecord]) -> list[Plot]:
     return found
 
 
-def _flatness_lines(records: Sequence[RunRecord], over: str, quantity: str) -> Iterator[Line]:
+def _flatness_lines(records: Sequence[Run], over: str, quantity: str) -> Iterator[Line]:
     for number, label, record in named(records):
         rows = {row.task: row for row in record.flatness if row.over == over and quantity in row.values}
         if rows:

@@ -1,4 +1,4 @@
-"""A run that another process trains, followed by its `events.jsonl` (docs/run-folder.md); nothing is written.
+"""A run that another process trains, followed by its log of events (docs/run-folder.md); nothing is written.
 
 Epochs, tasks and evaluations are in that file, single steps are not: between two epochs the step is guessed from the
 clock and the epoch before.
@@ -6,20 +6,13 @@ clock and the epoch before.
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from zofc.errors import RunError
-from zofc.report.runs import RECIPE, find_runs, is_saved
+from zofc.runfolder import Run
+from zofc.runfolder.events import Event, EventTail
 
-Event = Mapping[str, Any]
-EVENTS = "events.jsonl"
 PATIENCE = 60.0  # seconds without an event after which we ask whether anybody is still at it
 GIVEN_UP = 300.0, 3  # after so many, and so many times its longest silence, a run that nobody here is at
 GRACE = 2.0  # seconds that a process which has let go of a run may take to end it properly
@@ -190,45 +183,29 @@ class Follower:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.view = RunView(folder)
-        self.offset = 0  # behind the last whole line
+        self.tail = EventTail(folder)
         self.let_go: float | None = None  # when its lock was first seen free after it had been held
         self.was_held = False
         self.heard = False  # it has gone on while we looked
 
     def read(self) -> list[Event]:
         """The events since the last time; a line that is still being written waits for the next."""
-        try:
-            with (self.folder / EVENTS).open("rb") as file:
-                if os.fstat(file.fileno()).st_size < self.offset:  # another file by the same name: begin anew
-                    self.offset, self.view = 0, RunView(self.folder)
-                file.seek(self.offset)
-                content = file.read()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise RunError(f"{self.folder}: cannot read {EVENTS}: {error.strerror}") from error
-        whole = content[: content.rfind(b"\n") + 1]
-        self.heard = self.heard or bool(self.offset and whole)
-        self.offset += len(whole)
-        found: list[Event] = []
-        for line in whole.splitlines():
-            try:
-                event = json.loads(line)
-            except ValueError:
-                event = None
-            if isinstance(event, dict):
-                self.view.feed(event)
-                found.append(event)
-            elif line.strip():
-                self.view.unread += 1
-        return found
+        beginning, lines = self.tail.read()
+        if beginning and lines:
+            self.view = RunView(self.folder)
+        self.heard = self.heard or bool(lines and not beginning)
+        events = [event for event in lines if event is not None]
+        for event in events:
+            self.view.feed(event)
+        self.view.unread += len(lines) - len(events)
+        return events
 
     def look(self, now: float) -> None:
         """Notice that the process which held the run is gone without having said so, or that nobody has been at it for
         long."""
         if self.view.over or not self.view.header:
             return
-        held = is_held(self.folder)
+        held = Run(self.folder).is_locked()
         self.was_held = self.was_held or held is True
         self.view.attended = held is not False or (self.heard and self._silence(now) < PATIENCE)
         if held is not False:
@@ -247,44 +224,10 @@ class Follower:
         """What to think of a run that has been silent for long."""
         view = self.view
         silence = self._silence(now)
-        if view.over or silence < PATIENCE or self.was_held or is_held(self.folder) is not False:
+        if view.over or silence < PATIENCE or self.was_held or Run(self.folder).is_locked() is not False:
             return ""
         again = f"zofc run --resume {shlex.quote(str(self.folder))}"
         return f"silent for {duration(silence)}, and no process of this machine is at it; if none elsewhere is: {again}"
-
-
-def is_held(folder: Path) -> bool | None:
-    """Whether a process of this machine holds the run's lock, by the system's list: asking for the lock might get it.
-    None where there is no such list."""
-    try:
-        lines = Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return None
-    try:
-        number = str((folder / ".lock").stat().st_ino)
-    except OSError:
-        return False
-    return any(word.rpartition(":")[2] == number for line in lines for word in line.split() if word.count(":") == 2)
-
-
-def newest(path: Path) -> Path | None:
-    """The run folder at a path, or the one below it that was last written to and is no saved model; None while there is
-    none."""
-    if (path / RECIPE).is_file() or (path / EVENTS).is_file():
-        return path
-    if path.exists() and not path.is_dir():
-        raise RunError(f"{path}: a file, expected a run folder")
-    with suppress(RunError, OSError):
-        return max((folder for folder in find_runs([path]) if not is_saved(folder)), key=_written, default=None)
-    return None
-
-
-def _written(folder: Path) -> float:
-    times = [0.0]
-    for name in (RECIPE, EVENTS):
-        with suppress(OSError):
-            times.append((folder / name).stat().st_mtime)
-    return max(times)
 
 
 def duration(seconds: float) -> str:

@@ -18,7 +18,9 @@ from zofc.errors import RunError
 from zofc.metrics import METRICS
 from zofc.report import figures, interactive, tables
 from zofc.report.grid import Grid
-from zofc.report.runs import RunRecord, flat, named
+from zofc.report.labels import named, placement, split
+from zofc.runfolder import Run
+from zofc.runfolder.nested import flatten
 from zofc.units import NONE, format_duration
 
 STROKES = {"solid": "none", "dash": "6 4", "dot": "2 3", "dashdot": "7 3 2 3"}
@@ -57,7 +59,7 @@ class Time:
     share: float
 
 
-def write_report(records: Sequence[RunRecord], path: str | Path, title: str = "Class-incremental runs") -> Path:
+def write_report(records: Sequence[Run], path: str | Path, title: str = "Class-incremental runs") -> Path:
     """Write the page to `path`, whole or not at all."""
     if not records:
         raise RunError("no runs to report on")
@@ -78,7 +80,7 @@ def write_report(records: Sequence[RunRecord], path: str | Path, title: str = "C
     return path
 
 
-def render(records: Sequence[RunRecord], title: str) -> str:
+def render(records: Sequence[Run], title: str) -> str:
     """The page as text. Every word from a run passes through autoescape, every figure through `tojson`."""
     environment = Environment(
         loader=PackageLoader("zofc", "report"),
@@ -92,7 +94,7 @@ def render(records: Sequence[RunRecord], title: str) -> str:
     return environment.get_template("page.html.j2").render(
         title=title,
         sections=_sections(records),
-        runs=sum(len(record.folders) for record in records),
+        runs=sum(len(record.paths) for record in records),
         summary=summary,
         compare=replace(compare, warnings=tuple(w for w in compare.warnings if w not in summary.warnings)),
         differences=tables.differences(records),
@@ -113,31 +115,31 @@ def _ours(name: str) -> str:
     return files("zofc.report").joinpath(name).read_text("utf-8")
 
 
-def _sections(records: Sequence[RunRecord]) -> list[Section]:
+def _sections(records: Sequence[Run]) -> list[Section]:
     spent = [(record.train_seconds, record.evaluate_seconds) for record in records]
     longest = max((value for pair in spent for value in pair if value is not None), default=0.0)
     return [
         Section(
             label=label,
             swatch=_swatch(number),
-            folders=tuple(map(str, record.folders)),
+            folders=tuple(map(str, record.paths)),
             status=record.status,
             finished=record.finished,
-            about=f"{_about(record)}; {record.split}",
+            about=f"{_about(record)}; {split(record)}",
             times=tuple(
                 Time(format_duration(value), value, (value or 0.0) / (longest or 1.0)) for value in spent[number]
             ),
             matrix=replace(tables.show(record), warnings=()),  # these stand below the summary
             figure=f"matrix-{number}" if record.matrix else None,
-            recipe=yaml.safe_dump(dict(record.recipe), sort_keys=False, allow_unicode=True),
-            environment={key: str(value) for key, value in flat(record.environment).items()},
+            recipe=yaml.safe_dump(dict(record.settings), sort_keys=False, allow_unicode=True),
+            environment={key: str(value) for key, value in flatten(record.environment).items()},
         )
         for number, label, record in named(records)
     ]
 
 
-def _about(record: RunRecord) -> str:
-    return f"{tables.method(record)}: {record.placement}"
+def _about(record: Run) -> str:
+    return f"{tables.method(record)}: {placement(record)}"
 
 
 def _swatch(run: int) -> Markup:
@@ -150,7 +152,7 @@ def _swatch(run: int) -> Markup:
     ).format(f"var(--run-{run % len(figures.COLOURS)})", STROKES[line.dash[1]], SHAPES[line.marker[1]])
 
 
-def _runs(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+def _runs(records: Sequence[Run]) -> list[dict[str, Any]]:
     """What pointing at a run shows and the field finds: its recipe in short, first what all recipes have, then where
     these differ."""
     differing = tables.differences(records).rows if len(records) > 1 else ()
@@ -158,7 +160,7 @@ def _runs(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     for number, label, record in named(records):
         recipe = [
             ("method", _about(record)),
-            ("data", f"{record.split}, {record.tasks_total or '?'} tasks"),
+            ("data", f"{split(record)}, {record.tasks_total or '?'} tasks"),
             ("backbone", str(record.setting("backbone.name"))),
             ("seed", str(record.setting("seed"))),
         ]
@@ -168,7 +170,7 @@ def _runs(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     return found
 
 
-def _figures(records: Sequence[RunRecord], flatness: Sequence[interactive.Plot]) -> dict[str, Any]:
+def _figures(records: Sequence[Run], flatness: Sequence[interactive.Plot]) -> dict[str, Any]:
     """Every figure by the id of its place on the page, as plotly.js reads it; those with nothing to show are left
     out."""
     drawn = {

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskID, TextColumn, TimeRemainingColumn
 
-from zofc.report.live import Event
+from zofc.runfolder.events import Event
 
 TIME = 8  # letters of the time left, with the gap before it
 

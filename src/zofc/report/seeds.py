@@ -4,48 +4,65 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from zofc.metrics import METRICS, AccuracyMatrix, mean_and_spread
-from zofc.report.runs import Flatness, RunRecord, Series
+from zofc.runfolder import Run
+from zofc.runfolder.events import Event
+from zofc.runfolder.flatness import Flatness
+from zofc.runfolder.run import Series
 
 Values = Sequence[float | None]
 
 
-@dataclass(frozen=True)
-class SeedsRecord(RunRecord):
+class SeedsMean(Run):
     """Finished runs that differ in the seed alone. Time is their mean, memory the most."""
 
-    members: tuple[RunRecord, ...] = ()
+    def __init__(self, members: Sequence[Run]) -> None:
+        super().__init__(members[0].path)
+        self.members = tuple(members)
 
-    @classmethod
-    def of(cls, members: Sequence[RunRecord]) -> SeedsRecord:
-        first = members[0]
-        seeds = ", ".join(str(record.setting("seed")) for record in members)
-        seconds = {
-            "train": _over([record.train_seconds for record in members])[0],
-            "evaluate": _over([record.evaluate_seconds for record in members])[0],
-        }
-        memory = max((record.peak_memory for record in members if record.peak_memory is not None), default=None)
-        titles, names = ({of(record) for record in members} for of in (attrgetter("title"), attrgetter("name")))
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        first, members = self.members[0], self.members
+        titles, names = ({of(run) for run in members} for of in (attrgetter("title"), attrgetter("name")))
         title = first.title if len(titles) == 1 else first.name if len(names) == 1 else f"{first.title} and others"
-        return cls(
-            first.folder,
-            {**first.recipe, "seed": f"{len(members)}: {seeds}", "title": title},
-            matrix=_matrix([record.matrix for record in members if record.matrix]),
-            metrics={**first.metrics, "seconds": seconds, "peak_memory": memory},
-            flatness=_flatness(members),
-            members=tuple(members),
-        )
+        seeds = ", ".join(str(run.setting("seed")) for run in members)
+        return {**first.settings, "seed": f"{len(members)}: {seeds}", "title": title}
 
     @property
-    def folders(self) -> tuple[Path, ...]:
-        return tuple(record.folder for record in self.members)
+    def environment(self) -> Mapping[str, Any]:
+        return {}
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        return ()
+
+    @cached_property
+    def metrics(self) -> Mapping[str, Any]:
+        seconds = {
+            "train": _over([run.train_seconds for run in self.members])[0],
+            "evaluate": _over([run.evaluate_seconds for run in self.members])[0],
+        }
+        memory = max((run.peak_memory for run in self.members if run.peak_memory is not None), default=None)
+        return {**self.members[0].metrics, "seconds": seconds, "peak_memory": memory}
+
+    @cached_property
+    def matrix(self) -> AccuracyMatrix:
+        return _matrix([run.matrix for run in self.members if run.matrix])
+
+    @cached_property
+    def flatness(self) -> tuple[Flatness, ...]:
+        return _flatness(self.members)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return tuple(run.path for run in self.members)
 
     @cached_property
     def scores(self) -> dict[str, float | None]:
@@ -67,35 +84,35 @@ class SeedsRecord(RunRecord):
     def drops(self) -> Series:
         return self._series(lambda record: record.drops)
 
-    def _series(self, of: Callable[[RunRecord], Series]) -> Series:
+    def _series(self, of: Callable[[Run], Series]) -> Series:
         found = [_over(values) for values in zip_longest(*(of(record).values for record in self.members))]
         return Series(tuple(mean for mean, _ in found), tuple(spread for _, spread in found))
 
 
-def over_seeds(records: Sequence[RunRecord]) -> list[RunRecord]:
+def over_seeds(records: Sequence[Run]) -> list[Run]:
     """Finished runs that are alike but for seed, name and title as one; any other as it is. A further run with a seed
     that was there is not another seed, and stands with others of its kind."""
-    groups: dict[tuple[str, int], list[RunRecord]] = defaultdict(list)
+    groups: dict[tuple[str, int], list[Run]] = defaultdict(list)
     for record in sorted(records, key=_seed):
         alike, seed, number = _alike(record), record.setting("seed"), 0
         while any(other.setting("seed") == seed for other in groups[alike, number]):
             number += 1
         groups[alike, number].append(record)
-    found = [members[0] if len(members) == 1 else SeedsRecord.of(members) for members in groups.values()]
-    places = [record.folder for record in records]
-    return sorted(found, key=lambda record: min(map(places.index, record.folders)))
+    found = [members[0] if len(members) == 1 else SeedsMean(members) for members in groups.values()]
+    places = [record.path for record in records]
+    return sorted(found, key=lambda record: min(map(places.index, record.paths)))
 
 
-def _seed(record: RunRecord) -> float:
+def _seed(record: Run) -> float:
     seed = record.setting("seed")
     return seed if isinstance(seed, int | float) else 0
 
 
-def _alike(record: RunRecord) -> str:
+def _alike(record: Run) -> str:
     """What runs of one kind share: the recipe, and which accuracies there are. A saved model has classes of its own."""
     if not record.finished or record.saved or record.matrix is None:
-        return str(record.folder)
-    kept = {key: value for key, value in record.recipe.items() if key not in ("seed", "name", "title")}
+        return str(record.path)
+    kept = {key: value for key, value in record.settings.items() if key not in ("seed", "name", "title")}
     measured = [[value is not None for value in row] for row in record.matrix.rows]
     return json.dumps([kept, measured, len(record.matrix.counts)], sort_keys=True, default=str)
 
@@ -112,7 +129,7 @@ def _matrix(members: Sequence[AccuracyMatrix]) -> AccuracyMatrix:
     return AccuracyMatrix(means, tuple(map(sum, zip(*(matrix.counts for matrix in members), strict=True))))
 
 
-def _flatness(members: Sequence[RunRecord]) -> tuple[Flatness, ...]:
+def _flatness(members: Sequence[Run]) -> tuple[Flatness, ...]:
     """Of each state and group of parameters, over the runs that were measured there with the radius of the first."""
     measured = [row for record in members for row in record.flatness]
     alike: dict[tuple[int, str], list[Flatness]] = defaultdict(list)

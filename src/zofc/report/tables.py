@@ -10,7 +10,9 @@ from zofc.errors import ZofcError
 from zofc.metrics import METRICS
 from zofc.recipe import PAPER_BACKBONE
 from zofc.report.grid import Grid
-from zofc.report.runs import RunRecord, flat, labels
+from zofc.report.labels import labels, placement, split
+from zofc.runfolder import Run
+from zofc.runfolder.nested import flatten
 from zofc.units import NONE, format_bytes, format_count, format_duration, format_percent, format_signed
 
 SHOWN = ("all_classes", "forgetting", "last_task")
@@ -26,7 +28,7 @@ SLICES = {  # settings of the data that leave less, more or other than the paper
 }
 
 
-def method(record: RunRecord) -> str:
+def method(record: Run) -> str:
     """The method, with what sets the run apart from a usual one: `adapter (joint)`."""
     apart = {
         "joint": record.setting("data.joint") is True,
@@ -40,15 +42,15 @@ def method(record: RunRecord) -> str:
 # -- what is shown -------------------------------------------------------------------------------------------
 
 
-def summary(records: Sequence[RunRecord]) -> Grid:
+def summary(records: Sequence[Run]) -> Grid:
     """One row a run: its data where they differ, placement, accuracies, cost."""
-    data = len({record.split for record in records}) > 1
+    data = len({split(record) for record in records}) > 1
     headers = ("run", *["data"] * data, "method and placement", *(_heading(name) for name in SHOWN))
     rows = tuple(
         (
             label,
-            *[record.split] * data,
-            f"{method(record)}: {record.placement}",
+            *[split(record)] * data,
+            f"{method(record)}: {placement(record)}",
             *(_score(record, name) for name in SHOWN),
             format_bytes(record.peak_memory),
             format_duration(record.train_seconds),
@@ -75,7 +77,7 @@ def summary(records: Sequence[RunRecord]) -> Grid:
     )
 
 
-def show(record: RunRecord) -> Grid:
+def show(record: Run) -> Grid:
     """The accuracy matrix of one run: a row after each task, a column for each task's classes. Of a saved model, these
     classes."""
     if record.saved:
@@ -93,21 +95,21 @@ def show(record: RunRecord) -> Grid:
     return Grid(headers, tuple(rows), title, warnings=_cautions([record]))
 
 
-def _learned(record: RunRecord) -> Grid:
+def _learned(record: Run) -> Grid:
     rows = ((str(number), ", ".join(names)) for number, names in enumerate(record.learned, 1))
-    made = f"{method(record)}: {record.placement}; backbone {record.setting('backbone.name')}"
+    made = f"{method(record)}: {placement(record)}; backbone {record.setting('backbone.name')}"
     title = f"{record.title}: a saved model ({made}) of {sum(map(len, record.learned))} classes"
     notes = ("Measure it on images: zofc evaluate; name their classes: zofc predict.",)
     return Grid(("task", "classes"), tuple(rows), title, notes, names=2)
 
 
-def compare(records: Sequence[RunRecord]) -> Grid:
+def compare(records: Sequence[Run]) -> Grid:
     """Runs side by side, and ours minus the paper's where a recipe names the numbers it reproduces."""
     means = _means(records)
     about = [
         ("method", *map(method, records)),
-        ("placement", *(record.placement for record in records)),
-        ("data", *(record.split for record in records)),
+        ("placement", *(placement(record) for record in records)),
+        ("data", *(split(record) for record in records)),
         ("backbone", *(str(record.setting("backbone.name") or NONE) for record in records)),
         ("seeds" if means else "seed", *(str(record.setting("seed")) for record in records)),
     ]
@@ -125,9 +127,9 @@ def compare(records: Sequence[RunRecord]) -> Grid:
     return _beside_paper(grid, records) if any(record.setting("paper") for record in records) else grid
 
 
-def differences(records: Sequence[RunRecord]) -> Grid:
+def differences(records: Sequence[Run]) -> Grid:
     """The settings in which the runs differ."""
-    recipes = [flat({key: value for key, value in record.recipe.items() if key != "paper"}) for record in records]
+    recipes = [flatten({key: value for key, value in record.settings.items() if key != "paper"}) for record in records]
     keys = dict.fromkeys(key for recipe in recipes for key in recipe if key not in ("name", "title"))
     lines = ((key, *(_setting(recipe.get(key)) for recipe in recipes)) for key in keys)
     return Grid(("setting", *labels(records)), tuple(line for line in lines if len(set(line[1:])) > 1))
@@ -137,18 +139,18 @@ def _heading(name: str) -> str:
     return f"{METRICS[name].label} ({METRICS[name].unit})"
 
 
-def _score(record: RunRecord, name: str) -> str:
+def _score(record: Run, name: str) -> str:
     spread = record.spreads.get(name)
     return format_percent(record.scores[name]) + ("" if spread is None else f" ± {format_percent(spread)}")
 
 
-def _means(records: Sequence[RunRecord]) -> tuple[str, ...]:
+def _means(records: Sequence[Run]) -> tuple[str, ...]:
     """What is said where a run is several."""
     words = "Over seeds: mean ± standard deviation, the mean time and the most memory."
     return (words,) if any(record.spreads for record in records) else ()
 
 
-def _trained(record: RunRecord) -> int | None:
+def _trained(record: Run) -> int | None:
     """The number of trained parameters, all groups together."""
     return None if record.trainable is None else sum(record.trainable.values())
 
@@ -161,7 +163,7 @@ def _setting(value: Any) -> str:
     return NONE if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _cautions(records: Sequence[RunRecord]) -> tuple[str, ...]:
+def _cautions(records: Sequence[Run]) -> tuple[str, ...]:
     """What must be known before two numbers of a table are compared."""
     found = []
     for label, record in zip(labels(records), records, strict=True):
@@ -179,7 +181,7 @@ def _cautions(records: Sequence[RunRecord]) -> tuple[str, ...]:
 # -- the paper's numbers -------------------------------------------------------------------------------------
 
 
-def _printed(record: RunRecord) -> dict[str, float]:
+def _printed(record: Run) -> dict[str, float]:
     """The numbers the paper prints for what this recipe reproduces, under the paper's words; ZofcError if
     unknown."""
     from zofc.paper import printed
@@ -188,7 +190,7 @@ def _printed(record: RunRecord) -> dict[str, float]:
     return printed(str(paper["table"]), str(paper["row"]), str(paper["column"])) if paper else {}
 
 
-def unlike_paper(record: RunRecord) -> list[str]:
+def unlike_paper(record: Run) -> list[str]:
     """How a run's backbone and data differ from the paper's, which makes its numbers not comparable."""
     found = []
     backbone = str(record.setting("backbone.name"))
@@ -209,7 +211,7 @@ def unlike_paper(record: RunRecord) -> list[str]:
     return found
 
 
-def _beside_paper(grid: Grid, records: Sequence[RunRecord]) -> Grid:
+def _beside_paper(grid: Grid, records: Sequence[Run]) -> Grid:
     """The comparison, with the paper's printed numbers and ours minus them below it."""
     from zofc.paper import metric_names
 

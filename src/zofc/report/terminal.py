@@ -14,7 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from zofc.report.live import EVENTS, Event, Follower, RunView
+from zofc.report.live import Follower, RunView
+from zofc.runfolder.events import Event
 from zofc.units import format_bytes, format_duration
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -104,7 +105,7 @@ def _rest(view: RunView, now: float) -> list[Line]:
     if view.notice:
         lines.append(("note", Text(view.notice)))
     if view.unread:
-        lines.append(("unread", f"{view.unread} lines of {EVENTS} make no sense"))
+        lines.append(("unread", f"{view.unread} events of the log make no sense"))
     return lines
 
 

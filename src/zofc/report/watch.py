@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.text import Text
 
 from zofc.errors import RunError
-from zofc.report.live import Follower, newest
-from zofc.report.runs import is_saved
+from zofc.report.live import Follower
 from zofc.report.terminal import ENDLESS, describe, shown
+from zofc.runfolder import Run, newest_run
 
 
 def watch(
@@ -27,14 +27,14 @@ def watch(
 ) -> bool:
     """Show a run until it is over, live in a terminal and by plain lines elsewhere; whether it is finished, or with
     `once` whether there is something to show. Leaving by Ctrl-C is fine."""
-    if is_saved(path):
+    if Run(path).saved:
         _say(
             console,
             f"{path} is a saved model, nothing runs there; zofc show {shlex.quote(str(path))} lists its classes",
         )
         return True
     if once:
-        folder = newest(path)
+        folder = newest_run(path)
         if folder is None:
             raise RunError(f"{path}: no run folder there, nor below it")
         follower = Follower(folder)
@@ -120,7 +120,7 @@ def _taken_up(path: Path, follower: Follower | None) -> Follower | None:
         if not follower.folder.is_dir():
             raise RunError(f"{follower.folder} is gone: was it removed or renamed?")
         return follower
-    folder = newest(path)
+    folder = newest_run(path)
     if folder is None:
         return None
     return follower if follower is not None and follower.folder == folder else Follower(folder)

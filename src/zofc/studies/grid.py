@@ -22,9 +22,9 @@ from zofc.data.source import remembered_sources
 from zofc.errors import Interrupted, RunError, ZofcError
 from zofc.methods import complete_recipe
 from zofc.recipe import Recipe
+from zofc.runfolder import write_atomic
 from zofc.studies.jobs import TRAIN, Job, Row
 from zofc.studies.pool import STOPPED, Killed, in_processes
-from zofc.training.folder import write_atomic
 
 
 @dataclass(frozen=True)

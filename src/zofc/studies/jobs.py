@@ -16,11 +16,12 @@ from zofc.analysis.cost import cost
 from zofc.analysis.kept_run import KeptRun
 from zofc.analysis.run_flatness import Settings, measure
 from zofc.errors import RunError
-from zofc.metrics import AccuracyMatrix, all_classes_over_time
 from zofc.recipe import Group, Recipe
-from zofc.training.checkpoint import kept_tasks
+from zofc.runfolder import Run, open_run
+from zofc.runfolder.files import read_json, write_json
+from zofc.runfolder.find import cost_file, study_run
+from zofc.runfolder.run import Measurement
 from zofc.training.device import environment, pick_device
-from zofc.training.folder import RunFolder, digest, folder_for, write_atomic
 from zofc.training.resolve import build_stream
 from zofc.training.runs import start_run, train
 
@@ -29,7 +30,6 @@ KEPT = (
     "trainable_parameters", "steps",
 )  # fmt: skip
 ENVIRONMENT = ("python", "torch", "timm", "device_name")
-FLATNESS = "flatness.json"  # in a run folder
 NOT_COST = {"training": {"checkpoint_minutes", "keep_tasks", "loggers"}}  # settings that no step notices
 SAVING = 20.0  # seconds that a process may take to save what it is at
 Row = dict[str, Any]
@@ -72,28 +72,29 @@ class TrainRun:
     alone: ClassVar[bool] = False
 
     def name(self, recipe: Recipe, runs: Path) -> str:
-        return str(folder_for(recipe, _place(recipe, runs)).relative_to(runs))
+        return str(study_run(recipe, runs).relative_to(runs))
 
     def done(self, recipe: Recipe, runs: Path) -> bool:
-        path = runs / self.name(recipe, runs)
-        return (path / "recipe.yaml").is_file() and RunFolder.existing(path).finished
+        run = Run(study_run(recipe, runs))
+        return run.exists and run.finished
 
     def do(self, recipe: Recipe, runs: Path) -> Row:
         """A finished run is only read, so its device and images need not be here."""
+        path = study_run(recipe, runs)
         if not self.done(recipe, runs):
-            _let_go(runs / self.name(recipe, runs))
-            train(start_run(recipe, _place(recipe, runs)))
-        folder = RunFolder.existing(runs / self.name(recipe, runs))
-        metrics, made_with = folder.read_json("metrics.json"), folder.read_json("environment.json")
-        matrix = _matrix(folder)
+            _let_go(path)
+            train(start_run(recipe, path.parent))
+        run = open_run(path)
+        if run.matrix is None:
+            raise RunError(f"{run} has no accuracy matrix; remove the folder to train the run again")
         return {
-            **{key: metrics[key] for key in KEPT},
-            "over_time": list(all_classes_over_time(matrix)),
-            "tested": sum(matrix.counts),
-            "environment": {key: made_with[key] for key in ENVIRONMENT},
-            "backbone": made_with["backbone"]["checksum"],
-            "data": made_with["data"],
-            "run": str(folder.path.relative_to(runs)),
+            **{key: run.metrics[key] for key in KEPT},
+            "over_time": list(run.accuracies.values),
+            "tested": sum(run.matrix.counts),
+            "environment": {key: run.environment[key] for key in ENVIRONMENT},
+            "backbone": run.environment["backbone"]["checksum"],
+            "data": run.environment["data"],
+            "run": str(path.relative_to(runs)),
         }
 
     def describe(self, row: Row) -> str:
@@ -111,20 +112,10 @@ class TrainRun:
 TRAIN = TrainRun()
 
 
-def _place(recipe: Recipe, runs: Path) -> Path:
-    """Where a recipe's run lies: below `runs`; if it is to keep its tasks and the one there did not, below `runs/kept`,
-    where it is trained again."""
-    path = folder_for(recipe, runs)
-    if not recipe.training.keep_tasks or not (path / "recipe.yaml").is_file():
-        return runs
-    learned = RunFolder.existing(path).read_json("metrics.json").get("tasks", 0)
-    return runs if set(kept_tasks(path)) >= set(range(1, learned + 1)) else runs / "kept"
-
-
 def _let_go(path: Path) -> None:
     """Wait until a process of a grid that was killed has saved its run."""
     if path.is_dir():
-        with RunFolder(path).locked(SAVING):
+        with Run(path).locked(SAVING):
             pass
 
 
@@ -139,15 +130,6 @@ def _evaluations(plan: Group) -> int:
 # -- measuring -------------------------------------------------------------------------------------------------------
 
 
-def _matrix(folder: RunFolder) -> AccuracyMatrix:
-    try:
-        return AccuracyMatrix.from_json(folder.read_json("matrix.json"))
-    except ValueError as error:
-        raise RunError(
-            f"{folder.path}: matrix.json is no accuracy matrix ({error}); remove the folder, and the run is made again"
-        ) from error
-
-
 @dataclass(frozen=True)
 class MeasureCost:
     """Measure what a step of the recipe costs. A timing, once measured, is kept."""
@@ -159,14 +141,17 @@ class MeasureCost:
     alone: ClassVar[bool] = True
 
     def name(self, recipe: Recipe, runs: Path) -> str:
+        return self._file(recipe, runs).name
+
+    def _file(self, recipe: Recipe, runs: Path) -> Path:
         asked = {"recipe": recipe.model_dump(mode="json", exclude=NOT_COST), **asdict(self)}
-        return f"{recipe.name.replace('/', '-')}-{digest(asked)}.cost.json"
+        return cost_file(recipe, runs, asked)
 
     def done(self, recipe: Recipe, runs: Path) -> bool:
-        return (runs / self.name(recipe, runs)).is_file()
+        return self._file(recipe, runs).is_file()
 
     def do(self, recipe: Recipe, runs: Path) -> Row:
-        path = runs / self.name(recipe, runs)
+        path = self._file(recipe, runs)
         if not path.is_file():
             made_with = environment(pick_device(recipe.training.device))
             found = {
@@ -175,8 +160,8 @@ class MeasureCost:
                 "cost": cost(recipe, self.steps, self.task).as_json(),
             }
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, json.dumps(found, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
-        kept = json.loads(path.read_text("utf-8"))
+            write_json(path, found)
+        kept = read_json(path)
         return {"cost": kept["cost"], "environment": kept["environment"], "result": path.name}
 
     def describe(self, row: Row) -> str:
@@ -197,15 +182,14 @@ class MeasureFlatness:
 
     needs: ClassVar[Job | None] = TRAIN
     alone: ClassVar[bool] = False
-    file: ClassVar[str] = FLATNESS
-    kind: ClassVar[str] = "flatness"  # what a row has it under
+    kind: ClassVar[Measurement] = "flatness"  # what the run folder and a row have it under
     asked: ClassVar[tuple[str, ...]] = ("over", "rho", "images", "split", "rows", "every")  # that Φ depends on
 
     def name(self, recipe: Recipe, runs: Path) -> str:
-        return f"{TRAIN.name(recipe, runs)}/{self.file}"
+        return str(Run(study_run(recipe, runs)).measurement_file(self.kind).relative_to(runs))
 
     def done(self, recipe: Recipe, runs: Path) -> bool:
-        return TRAIN.done(recipe, runs) and self._found((runs / self.name(recipe, runs)).parent) is not None
+        return TRAIN.done(recipe, runs) and self._found(study_run(recipe, runs)) is not None
 
     def do(self, recipe: Recipe, runs: Path) -> Row:
         row = TRAIN.do(recipe, runs)
@@ -214,14 +198,13 @@ class MeasureFlatness:
         if found is None:
             run = KeptRun(path, recipe.training.device)
             measured = measure(run, self.settings, [])
-            with run.folder.locked(SAVING):  # another measurement of the run may be writing its own
-                run.folder.write_json(self.file, measured.as_json())
+            run.folder.write_measurement(self.kind, measured.as_json(), SAVING)
             found = self._found(path)
         return {**row, self.kind: found}
 
     def _found(self, run: Path) -> dict[str, list[Any]] | None:
         """What the run folder has of it, for each set of parameters; None if nothing, or measured otherwise."""
-        found = RunFolder(run).read_json(self.file)
+        found = Run(run).measurement(self.kind)
         wanted, usual = (json.loads(json.dumps(asdict(settings))) for settings in (self.settings, Settings()))
         if not found or any(found["settings"].get(key, usual[key]) != wanted[key] for key in self.asked):
             return None
@@ -258,8 +241,7 @@ def _bound_error(step: dict[str, Any]) -> float:
 class MeasureCurvature(MeasureFlatness):
     """Measure the Hessian of the old tasks' loss too, and what of forgetting it explains, after some of the tasks."""
 
-    file: ClassVar[str] = "curvature.json"
-    kind: ClassVar[str] = "curvature"
+    kind: ClassVar[Measurement] = "curvature"
     asked: ClassVar[tuple[str, ...]] = (*MeasureFlatness.asked, "probes", "products", "tolerance")
 
     def _kept(self, entry: dict[str, Any]) -> Any:

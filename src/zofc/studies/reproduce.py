@@ -11,13 +11,13 @@ from pathlib import Path
 import zofc
 from zofc.errors import RecipeError
 from zofc.report.grid import Grid
+from zofc.runfolder import ready_to_write, write_atomic
 from zofc.studies import export, figures, tables
 from zofc.studies.catalogue import Study
 from zofc.studies.grid import Cell, run_grid
 from zofc.studies.jobs import TRAIN, Row
 from zofc.studies.scale import Scale
 from zofc.studies.settings import SETTINGS
-from zofc.training.folder import ready_to_write, write_atomic
 
 OnProgress = Callable[[str], None]
 

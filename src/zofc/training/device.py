@@ -58,7 +58,7 @@ def set_up(device: torch.device, settings: TrainingSettings) -> None:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Versions, device and commit, for `environment.json`."""
+    """Versions, device and commit, for the run folder."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
         "zofc": zofc.__version__,

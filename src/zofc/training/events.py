@@ -1,18 +1,14 @@
-"""Events: what happened in a run, told once to whoever listens (the log file, the display, optional loggers)."""
+"""Events: what happens in a run is sent once to every listener (the log file, the display, optional loggers)."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
-from zofc.training.folder import explain_os_errors
-
-Event = dict[str, Any]
+from zofc.runfolder.events import Event
 
 
 @dataclass(frozen=True)
@@ -35,28 +31,6 @@ class Listener(Protocol):
     def close(self) -> None: ...
 
 
-class EventLog:
-    """Appends every event to `events.jsonl`, one JSON object a line."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with explain_os_errors(path):
-            _drop_half_line(path)
-            self.file = path.open("a", encoding="utf-8")
-
-    def event(self, event: Event) -> None:
-        with explain_os_errors(self.path):
-            self.file.write(json.dumps(event) + "\n")
-            self.file.flush()
-
-    def step(self, status: StepStatus) -> None:
-        pass
-
-    def close(self) -> None:
-        with explain_os_errors(self.path):
-            self.file.close()
-
-
 class Events:
     """Sends each event to every listener."""
 
@@ -77,11 +51,3 @@ class Events:
         with ExitStack() as stack:
             for listener in self.listeners:
                 stack.callback(listener.close)
-
-
-def _drop_half_line(path: Path) -> None:
-    """What a killed process left of its last line goes, so that every line is whole."""
-    if not path.exists():
-        return
-    with path.open("rb+") as file:
-        file.truncate(file.read().rfind(b"\n") + 1)

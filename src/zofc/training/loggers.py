@@ -9,7 +9,8 @@ from typing import Any
 
 from zofc.errors import RecipeError, nearest
 from zofc.recipe import Recipe
-from zofc.training.events import Event, StepStatus
+from zofc.runfolder.events import Event
+from zofc.training.events import StepStatus
 
 Write = Callable[[dict[str, float], int], None]
 

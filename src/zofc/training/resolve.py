@@ -13,7 +13,7 @@ from zofc.methods import check_placement, complete_recipe, method_class
 from zofc.model.peft import PEFTS
 from zofc.optim.estimators import get_estimator
 from zofc.recipe import Recipe
-from zofc.training.checkpoint import Progress
+from zofc.runfolder.checkpoint import Progress
 from zofc.training.device import pick_device
 from zofc.training.loggers import check_loggers
 

@@ -12,11 +12,11 @@ from zofc.data.loading import Loader
 from zofc.data.source import ImageSet
 from zofc.errors import BudgetError, Interrupted, RunError, ZofcError
 from zofc.metrics import AccuracyMatrix, summary
-from zofc.training import checkpoint
-from zofc.training.checkpoint import Progress
+from zofc.runfolder import Run
+from zofc.runfolder.checkpoint import Checkpoint, Progress, keep_task, load_checkpoint, save_checkpoint
+from zofc.runfolder.events import EventLog
 from zofc.training.device import environment, pick_device, set_up
-from zofc.training.events import EventLog, Events, Listener
-from zofc.training.folder import RunFolder, recipe_digest
+from zofc.training.events import Events, Listener
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.loggers import make_loggers
 from zofc.training.resolve import AnyStream, check_recipe, continue_stream, open_stream
@@ -29,12 +29,12 @@ KEPT = 2**30  # bytes of test images, decoded and cut, for the evaluations to co
 class Trainer:
     """One run in one folder."""
 
-    def __init__(self, folder: RunFolder, listeners: Sequence[Listener] = ()) -> None:
-        self.folder = folder
-        self.recipe = folder.recipe
+    def __init__(self, run: Run, listeners: Sequence[Listener] = ()) -> None:
+        self.folder = run
+        self.recipe = run.recipe
         check_recipe(self.recipe)
         self.events = Events(listeners)
-        self.progress = Progress(recipe=recipe_digest(self.recipe))
+        self.progress = Progress(recipe=run.digest)
         self.saved_at = time.monotonic()
         self.began = False
         self.tests: dict[int, Loader] = {}  # by group, those that keep their images
@@ -43,7 +43,7 @@ class Trainer:
         """Train what is left of the run; returns its metrics."""
         with self.folder.locked(), stop_signals() as asked:
             try:
-                self.events.listeners.insert(0, EventLog(self.folder.path / "events.jsonl"))
+                self.events.listeners.insert(0, EventLog(self.folder.path))
                 self.events.listeners += make_loggers(self.recipe, self.folder.path)
                 return self._run(asked)
             except KeyboardInterrupt:
@@ -64,7 +64,7 @@ class Trainer:
     def _run(self, asked: StopRequest) -> dict[str, Any]:
         device = pick_device(self.recipe.training.device)
         set_up(device, self.recipe.training)
-        found = checkpoint.load_checkpoint(self.folder.path)
+        found = load_checkpoint(self.folder)
         if found and found[0].inherited:
             stream = continue_stream(self.recipe, found[0], self._notice)
         else:
@@ -87,10 +87,10 @@ class Trainer:
             self._learn(training, None if fresh else optimizers, asked)
             self._evaluate(model, stream)
             if self.recipe.training.keep_tasks:  # before the checkpoint: a run killed in between keeps it again
-                checkpoint.keep_task(self.folder.path, self.progress.done, model.method.state_dict())
+                keep_task(self.folder, self.progress.done, model.method.state_dict())
             self._save(model, None)
             self._write_results(stream, model)
-        metrics = self.folder.read_json("metrics.json")
+        metrics = dict(self.folder.metrics)
         self.events.send("run_finished", metrics=metrics)
         if asked.stop:
             raise Interrupted(f"{self.folder} is finished; stopped before anything that was to follow")
@@ -191,7 +191,9 @@ class Trainer:
 
     @property
     def matrix(self) -> AccuracyMatrix:
-        return AccuracyMatrix(tuple(tuple(row) for row in self.progress.rows), tuple(self.progress.counts))
+        progress = self.progress
+        rows, groups = tuple(map(tuple, progress.rows)), tuple(map(tuple, progress.groups))
+        return AccuracyMatrix(rows, tuple(progress.counts), groups)
 
     def _save(self, model: IncrementalModel, training: TaskTraining | None) -> None:
         progress = self.progress
@@ -204,15 +206,14 @@ class Trainer:
             progress.epoch, progress.step, progress.meter = training.epoch, training.step, asdict(training.meter)
             self._note_size(training)
             optimizers = training.placement.state()
-        checkpoint.save_checkpoint(self.folder.path, progress, model.method.state_dict(), optimizers)
+        save_checkpoint(self.folder, progress, model.method.state_dict(), optimizers)
         self.saved_at = time.monotonic()
         self.events.send("checkpoint", task=progress.done, epoch=progress.epoch, step=progress.step)
 
-    def _restore(self, model: IncrementalModel, stream: AnyStream, found: checkpoint.Checkpoint) -> dict[str, Any]:
+    def _restore(self, model: IncrementalModel, stream: AnyStream, found: Checkpoint) -> dict[str, Any]:
         """Take up a checkpoint; returns the state of its optimisers."""
         progress, tensors, optimizers = found
-        if progress.recipe != self.progress.recipe:
-            raise RunError(f"{self.folder}: recipe.yaml was changed since this run began; start a new run with it")
+        self.folder.check_recipe_unchanged(progress.recipe)
         if list(stream.classes[: len(progress.classes)]) != progress.classes:
             raise RunError(f"{self.folder} learned other classes than the data now has; was the data set changed?")
         self.progress = progress
@@ -221,10 +222,8 @@ class Trainer:
 
     def _write_results(self, stream: AnyStream, model: IncrementalModel) -> None:
         progress = self.progress
-        matrix = {"accuracy": progress.rows, "counts": progress.counts, "groups": progress.groups}
-        self.folder.write_json("matrix.json", matrix)
-        self.folder.write_json(
-            "metrics.json",
+        self.folder.write_matrix(self.matrix)
+        self.folder.write_metrics(
             {
                 "finished": progress.done == len(stream.tasks),
                 "tasks": progress.done,
@@ -240,20 +239,17 @@ class Trainer:
 
     def _record_environment(self, stream: AnyStream, model: IncrementalModel, inherited: int) -> None:
         """Note what the run is made with, and refuse to go on with other data or weights than it began with."""
-        before = self.folder.read_json("environment.json")
+        before = self.folder.environment
         for part in stream.parts:
-            name, checksum = part.source.name, part.source.checksum
-            if before.get("data", {}).get(name, checksum) != checksum:
-                changed = f"the data of '{name}' changed since it was learned (its checksum differs)"
+            for changed in self.folder.changed_data({part.source.name: part.source.checksum}):
                 if not inherited or part.start >= len(stream.classes) - len(stream.tasks[-1].classes):
                     raise RunError(f"{self.folder}: {changed}; start a new run")
                 self._notice(f"{changed}; earlier tasks are evaluated on what is there now")
-        known = before.get("backbone", {}).get("checksum", model.backbone.checksum)
-        if known != model.backbone.checksum:
-            raise RunError(f"{self.folder}: the backbone's weights changed since this run began (checksums differ)")
+        if "backbone" in before:
+            self.folder.check_weights(model.backbone.checksum)
         data = {**before.get("data", {}), **stream.checksums}
         made_with = {**environment(model.device), "data": data, "backbone": model.backbone.describe()}
-        self.folder.write_json("environment.json", made_with)
+        self.folder.write_environment(made_with)
 
     # -- what is told --------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Checkpoints: safetensors for tensors, JSON for the rest, never pickle.
 
-`state.json` names the tensor file that belongs to it and is renamed into place last: that is when a checkpoint comes
+The JSON file names the tensor file that belongs to it and is renamed into place last: that is when a checkpoint comes
 into being. No generator state is saved, because no generator has any (see `seeds`).
 """
 
@@ -10,18 +10,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from zofc.errors import RunError
-from zofc.training.folder import explain_os_errors, write_atomic
+from zofc.runfolder.files import explain_os_errors, write_atomic
+from zofc.runfolder.names import CHECKPOINT, CHECKPOINT_TENSORS, STATE, TASK_TENSORS, TASKS
+from zofc.runfolder.run import Run
 
 VERSION = 1
-FOLDER = "checkpoint"
-KEPT = "tasks"
 
 
 @dataclass
@@ -49,72 +49,77 @@ class Progress:
 
 
 Optimizers = dict[str, dict[str, dict[str, Any]]]  # mover -> parameter -> entry
-Checkpoint = tuple[Progress, dict[str, Tensor], Optimizers]  # progress, the method's tensors, its optimisers
 
 
-def save_checkpoint(run: Path, progress: Progress, method: Mapping[str, Tensor], optimizers: Optimizers) -> None:
+class Checkpoint(NamedTuple):
+    progress: Progress
+    method: dict[str, Tensor]
+    optimizers: Optimizers
+
+
+def save_checkpoint(run: Run, progress: Progress, method: Mapping[str, Tensor], optimizers: Optimizers) -> None:
     """Write a checkpoint beside the last one, make it current, drop the last one."""
-    folder = run / FOLDER
+    folder = run.path / CHECKPOINT
     flat = {f"method|{key}": value for key, value in method.items()} | _flatten(optimizers)
-    tensors = {key: value.detach().cpu().contiguous() for key, value in flat.items() if isinstance(value, Tensor)}
+    tensors = {key: value for key, value in flat.items() if isinstance(value, Tensor)}
     scalars = {key: value for key, value in flat.items() if key not in tensors}
     with explain_os_errors(folder):
         folder.mkdir(exist_ok=True)
-        leftovers = [path for path in folder.iterdir() if path.name != "state.json"]
+        leftovers = [path for path in folder.iterdir() if path.name != STATE]
         numbers = [int(path.stem.split("-")[1]) for path in folder.glob("tensors-*.safetensors")]
-        name = f"tensors-{1 + max(numbers, default=0):06d}.safetensors"
-        write_atomic(folder / name, save(tensors))
-        state = {"version": VERSION, "tensors": name, "scalars": scalars, **asdict(progress)}
-        write_atomic(folder / "state.json", json.dumps(state) + "\n")
+        file = folder / CHECKPOINT_TENSORS.format(1 + max(numbers, default=0))
+        _write_tensors(file, tensors)
+        state = {"version": VERSION, "tensors": file.name, "scalars": scalars, **asdict(progress)}
+        write_atomic(folder / STATE, json.dumps(state) + "\n")
         for path in leftovers:
             path.unlink(missing_ok=True)
 
 
-def load_checkpoint(run: Path) -> Checkpoint | None:
-    """The current checkpoint, or None if there is none yet."""
-    path = run / FOLDER / "state.json"
+def load_checkpoint(run: Run) -> Checkpoint | None:
+    """The current checkpoint, None if there is none yet."""
+    path = run.path / CHECKPOINT / STATE
     if not path.exists():
         return None
     try:
         state = json.loads(path.read_text())
         if not isinstance(state, dict):
-            raise ValueError("state.json holds no object")
+            raise ValueError(f"{STATE} holds no object")
         if state.pop("version") != VERSION:
             raise RunError(f"{path} was written by another version of zofc and cannot be continued with this one")
         file, scalars = state.pop("tensors"), state.pop("scalars")
         state["tasks"] = [(a, b) for a, b in state["tasks"]]
         progress = Progress(**state)
-        with safe_open(path.with_name(Path(file).name), framework="pt") as tensors:
-            found = {key: tensors.get_tensor(key) for key in tensors.keys()}  # noqa: SIM118 (not a dict)
+        tensors = _read_tensors(path.with_name(Path(file).name))
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        what = f"state.json has no {error}" if isinstance(error, KeyError) else str(error)
+        what = f"{STATE} has no {error}" if isinstance(error, KeyError) else str(error)
         raise RunError(f"{path.parent} cannot be read: {what}. To start the run anew: zofc run --again") from error
-    method = {key.removeprefix("method|"): value for key, value in found.items() if key.startswith("method|")}
-    return progress, method, _unflatten({**found, **scalars})
+    method = {key.removeprefix("method|"): value for key, value in tensors.items() if key.startswith("method|")}
+    return Checkpoint(progress, method, _unflatten({**tensors, **scalars}))
 
 
-def keep_task(run: Path, number: int, method: Mapping[str, Tensor]) -> None:
+def keep_task(run: Run, number: int, method: Mapping[str, Tensor]) -> None:
     """Keep the method's tensors as they are after task `number`, counted from 1."""
-    folder = run / KEPT
+    folder = run.path / TASKS
     with explain_os_errors(folder):
         folder.mkdir(exist_ok=True)
-    tensors = {key: value.detach().cpu().contiguous() for key, value in method.items()}
-    write_atomic(folder / f"{number:02d}.safetensors", save(tensors))
-
-
-def kept_tasks(run: Path) -> dict[int, Path]:
-    """The kept tensors of each task, by its number."""
-    found = {path.stem: path for path in (run / KEPT).glob("*.safetensors")}
-    return {int(stem): found[stem] for stem in sorted(found, key=lambda stem: (len(stem), stem)) if stem.isdecimal()}
+    _write_tensors(folder / TASK_TENSORS.format(number), method)
 
 
 def load_task(path: Path) -> dict[str, Tensor]:
-    """The tensors that were kept in a file."""
+    """The tensors in a file of `Run.kept_tasks`."""
     try:
-        with safe_open(path, framework="pt") as tensors:
-            return {key: tensors.get_tensor(key) for key in tensors.keys()}  # noqa: SIM118 (not a dict)
+        return _read_tensors(path)
     except (OSError, SafetensorError) as error:
         raise RunError(f"{path} cannot be read: {error}") from error
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    write_atomic(path, save({key: value.detach().cpu().contiguous() for key, value in tensors.items()}))
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    with safe_open(path, framework="pt") as tensors:
+        return {key: tensors.get_tensor(key) for key in tensors.keys()}  # noqa: SIM118 (not a dict)
 
 
 def _flatten(optimizers: Optimizers) -> dict[str, Any]:

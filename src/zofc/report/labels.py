@@ -1,0 +1,78 @@
+"""What tables and figures call runs: their data, how their groups are optimised, and names that differ."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from zofc.runfolder import Run
+
+
+def split(run: Run) -> str:
+    """The data and how it is split into tasks, as recipes are named: `cifar100-inc5`, `domainnet by domain`."""
+    if run.saved:
+        return "given from Python"
+    source, by, increment = (run.setting(f"data.{key}") for key in ("source", "by", "increment"))
+    of_task = f" by {by}" if by in ("domain", "domain-class") else f"-inc{increment}" if increment else ""
+    return " + ".join([f"{source}{of_task}", *(run.setting("data.then") or ())])  # with what was learned later
+
+
+def orders(run: Run) -> dict[str, str]:
+    """Which order optimises which group, the head last: `peft ZO ×4`, `head FO`."""
+    groups = sorted((run.setting("optimize") or {}).items(), key=lambda item: item[0] == "head")
+    return {str(group): f"{group} {_order(how)}" for group, how in groups}
+
+
+def placement(run: Run) -> str:
+    return ", ".join(orders(run).values()) or "nothing trained"
+
+
+def _order(how: Mapping[str, Any]) -> str:
+    if how.get("order") != "zeroth":
+        return "FO"
+    estimator = str(how.get("estimator", "spsa")).replace("_", " ")
+    return f"ZO ×{how.get('queries', '?')}" + ("" if estimator == "spsa" else f" {estimator}")
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """One name per run, each once: its title and, where runs share one, in what they differ: the data, how a group is
+    optimised, the seed, else the folder."""
+    names = [run.title for run in runs]
+    by_group = [orders(run) for run in runs]
+    for additions in (
+        [f", {split(run)}" for run in runs],
+        *([f", {how[group]}" if group in how else "" for how in by_group] for group in dict.fromkeys(chain(*by_group))),
+        [f", seed {run.setting('seed')}" for run in runs],
+    ):
+        names = _distinguish(names, additions)
+    names = _distinguish(names, [f" ({path})" for path in _short_paths(names, runs)])
+    return _distinguish(names, [f" #{number}" for number in range(1, len(runs) + 1)])
+
+
+def named(runs: Sequence[Run]) -> Iterator[tuple[int, str, Run]]:
+    """Every run with its position, which fixes its look, and its name."""
+    for number, (label, run) in enumerate(zip(labels(runs), runs, strict=True)):
+        yield number, label, run
+
+
+def _distinguish(names: Sequence[str], additions: Sequence[str]) -> list[str]:
+    """The names, each with its addition where runs share the name and not the addition."""
+    among: dict[str, set[str]] = defaultdict(set)
+    for label, addition in zip(names, additions, strict=True):
+        among[label].add(addition)
+    return [label + more if len(among[label]) > 1 else label for label, more in zip(names, additions, strict=True)]
+
+
+def _short_paths(names: Sequence[str], runs: Sequence[Run]) -> list[str]:
+    """The folder of each run, from where the folders of the runs with its name part."""
+    among: dict[str, list[Path]] = defaultdict(list)
+    for label, run in zip(names, runs, strict=True):
+        among[label].append(run.path.resolve())
+    return [
+        os.path.relpath(run.path.resolve(), os.path.commonpath(among[label]))
+        for label, run in zip(names, runs, strict=True)
+    ]

@@ -1,0 +1,17 @@
+"""Run folders: every file of a run, written atomically, locked, read back and checked (docs/run-folder.md)."""
+
+from zofc.runfolder.files import ready_to_write, write_atomic
+from zofc.runfolder.find import find_runs, newest_run, read_runs
+from zofc.runfolder.run import Run, create_run, new_run, open_run
+
+__all__ = [
+    "Run",
+    "create_run",
+    "find_runs",
+    "new_run",
+    "newest_run",
+    "open_run",
+    "read_runs",
+    "ready_to_write",
+    "write_atomic",
+]

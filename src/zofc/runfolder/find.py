@@ -1,0 +1,108 @@
+"""Finding runs below folders, and the files that studies keep beside them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zofc.errors import RunError
+from zofc.runfolder.identity import digest, folder_for
+from zofc.runfolder.names import COST_SUFFIX, EVENTS, RECIPE, RUNS_WITH_TASKS
+from zofc.runfolder.run import Run, open_run
+
+if TYPE_CHECKING:
+    from zofc.recipe import Recipe
+
+
+def find_runs(paths: Iterable[str | Path]) -> list[Path]:
+    """The run folders at or below the given paths, in that order and each once. Costs of a study, which lie beside its
+    runs, are passed over, so that RUNS/* may be given."""
+    runs: dict[Path, Path] = {}  # resolved → as given
+    asked = list(map(Path, paths))
+    for path in asked:
+        if path.name.endswith(COST_SUFFIX) and path.is_file():
+            continue
+        if not path.is_dir():
+            raise RunError(f"{path}: no such folder" if not path.exists() else f"{path}: a file, expected a run folder")
+        below = [Path(parent) for parent, _, files in _walk(path) if RECIPE in files]
+        if not below:
+            raise RunError(f"{path}: not a run folder and none below it (a run folder has a {RECIPE})")
+        for folder in below:
+            runs.setdefault(folder.resolve(), folder)
+    if asked and not runs:
+        raise RunError(f"no run folder was given, only costs of a study (*{COST_SUFFIX})")
+    return list(runs.values())
+
+
+def read_runs(paths: Iterable[str | Path], on_damaged: Callable[[str], None] | None = None) -> list[Run]:
+    """Every run at or below the given paths, with its files read. One that cannot be read is an error, or, if it was
+    not asked for by name and there are others, reported to `on_damaged` and left out."""
+    runs, asked, faults = [], list(map(Path, paths)), []
+    for folder in find_runs(asked):
+        try:
+            run = open_run(folder)
+            run.check()
+            runs.append(run)
+        except RunError as error:
+            if on_damaged is None or folder in asked:
+                raise
+            faults.append(error)
+    if on_damaged is not None and runs:
+        for fault in faults:
+            on_damaged(f"left out: {fault}")
+    elif faults:
+        raise faults[0]
+    return runs
+
+
+def newest_run(path: Path) -> Path | None:
+    """The run folder at a path, or the one below it that was last written to and is no saved model; None while there is
+    none."""
+    if (path / RECIPE).is_file() or (path / EVENTS).is_file():
+        return path
+    if path.exists() and not path.is_dir():
+        raise RunError(f"{path}: a file, expected a run folder")
+    with suppress(RunError, OSError):
+        return max((folder for folder in find_runs([path]) if not Run(folder).saved), key=_written, default=None)
+    return None
+
+
+def _written(folder: Path) -> float:
+    times = [0.0]
+    for name in (RECIPE, EVENTS):
+        with suppress(OSError):
+            times.append((folder / name).stat().st_mtime)
+    return max(times)
+
+
+def _walk(path: Path) -> Iterable[tuple[str, list[str], list[str]]]:
+    """os.walk in name order, through links too, without hidden folders and without looking inside a run folder."""
+    seen: set[Path] = set()  # a link may lead back
+    for parent, folders, files in os.walk(path, followlinks=True):
+        here = Path(parent).resolve()
+        known = RECIPE in files or here in seen
+        folders[:] = [] if known else sorted(name for name in folders if not name.startswith("."))
+        seen.add(here)
+        yield parent, folders, files
+
+
+# -- the folder of a study -------------------------------------------------------------------------------------------
+
+
+def study_run(recipe: Recipe, runs: Path) -> Path:
+    """Where a study has the run of a recipe. One that must keep its tasks, and whose run did not keep them, is trained
+    again in a folder beside the others."""
+    path = folder_for(recipe, runs)
+    run = Run(path)
+    if not recipe.training.keep_tasks or not run.exists:
+        return path
+    learned = set(range(1, run.metrics.get("tasks", 0) + 1))
+    return path if set(run.kept_tasks) >= learned else folder_for(recipe, runs / RUNS_WITH_TASKS)
+
+
+def cost_file(recipe: Recipe, runs: Path, asked: Any) -> Path:
+    """Where a study has the cost of a recipe's step, measured as `asked`."""
+    return runs / f"{recipe.name.replace('/', '-')}-{digest(asked)}{COST_SUFFIX}"

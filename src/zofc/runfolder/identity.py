@@ -1,0 +1,77 @@
+"""Which run belongs to which recipe: the same recipe finds its run folder again and continues only that one.
+
+How and where a recipe is executed does not count. A checkpoint remembers its recipe by a digest of the recipe file in
+its own folder, so that settings which later versions add do not part a run from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zofc.runfolder.nested import flatten
+
+if TYPE_CHECKING:
+    from zofc.recipe import Recipe
+
+EXECUTION = (
+    "device",
+    "threads",
+    "workers",
+    "cache",
+    "loggers",
+    "checkpoint_minutes",
+    "keep_tasks",
+    "graphs",
+    "compile",
+    "recompute",
+    "memory",
+)  # of a recipe's training section
+
+
+def digest(value: Any) -> str:
+    """Eight letters that differ between JSON values."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def settings_digest(settings: Mapping[str, Any]) -> str:
+    """Eight letters that differ between the settings of recipes, as their files have them."""
+    return digest(_substance(settings))
+
+
+def recipe_digest(recipe: Recipe) -> str:
+    """Eight letters that differ between recipes."""
+    return settings_digest(recipe.model_dump(mode="json"))
+
+
+def _substance(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that the result depends on."""
+    kept = {key: value for key, value in settings.items() if key != "resolved"}  # says how the file was made
+    training = kept.get("training")
+    if isinstance(training, Mapping):
+        kept["training"] = {key: value for key, value in training.items() if key not in EXECUTION}
+    return kept
+
+
+def differences(ours: Recipe, theirs: Recipe) -> list[str]:
+    """Dotted keys in which two recipes differ, with both values."""
+    a, b = (flatten(_substance(recipe.model_dump(mode="json"))) for recipe in (ours, theirs))
+    return [
+        f"{key}: {b.get(key)} there, {a.get(key)} here"
+        for key in sorted(a.keys() | b.keys())
+        if a.get(key) != b.get(key)
+    ]
+
+
+def folder_for(recipe: Recipe, runs: Path, again: bool = False) -> Path:
+    """Where a recipe's run lies below `runs`; with `again`, a path that is still free."""
+    path = runs / f"{recipe.name.replace('/', '-')}-{recipe_digest(recipe)}"
+    number = 2
+    candidate = path
+    while again and candidate.exists():
+        candidate = path.with_name(f"{path.name}-{number}")
+        number += 1
+    return candidate

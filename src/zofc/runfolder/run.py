@@ -1,0 +1,394 @@
+"""A run folder as an object: the same `Run` for those who train, continue, measure and show a run (docs/run-folder.md).
+
+A file is read when it is first asked for, and again once it has changed. What a killed run lacks is empty or None;
+what is damaged raises a `RunError` that names the folder and the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from zofc.errors import RecipeError, RunError
+from zofc.metrics import METRICS, AccuracyMatrix, all_classes_over_time, forgetting_by_group, summary
+from zofc.runfolder import names
+from zofc.runfolder.events import Event, parse_events
+from zofc.runfolder.files import (
+    as_mapping,
+    damaged,
+    explain_os_errors,
+    parse_object,
+    read_bytes,
+    write_atomic,
+    write_json,
+)
+from zofc.runfolder.flatness import Flatness, number_at, parse_flatness
+from zofc.runfolder.identity import EXECUTION, recipe_digest, settings_digest
+from zofc.runfolder.nested import value_at
+
+if TYPE_CHECKING:
+    from zofc.recipe import Recipe
+
+Measurement = Literal["flatness", "curvature"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Series:
+    """Numbers one after another, and their standard deviations where they are means."""
+
+    values: tuple[float | None, ...]
+    spreads: tuple[float | None, ...] = ()
+
+
+class Run:
+    """One run and its folder. `open_run` opens one that exists, `create_run` makes one."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._parsed: dict[Any, tuple[tuple[int, ...] | None, Any]] = {}  # by file and parser: state on disk, content
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def _read(self, name: str, parse: Callable[[bytes, Path], T], missing: bytes) -> T:
+        """A file as `parse` understands it, parsed again only if it has changed."""
+        path = self.path / name
+        state = None
+        with suppress(OSError):
+            stat = path.stat()
+            state = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        key = name, parse
+        if key not in self._parsed or self._parsed[key][0] != state:
+            content = read_bytes(path)
+            self._parsed[key] = state, parse(missing if content is None else content, path)
+        value: T = self._parsed[key][1]
+        return value
+
+    def _object(self, name: str) -> Mapping[str, Any]:
+        return self._read(name, parse_object, b"{}")
+
+    # -- the recipe --------------------------------------------------------------------------------------------------
+
+    @property
+    def recipe_file(self) -> Path:
+        return self.path / names.RECIPE
+
+    @property
+    def exists(self) -> bool:
+        """Whether the folder is a run folder."""
+        return self.recipe_file.is_file()
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The recipe as its file has it, of whatever version of zofc."""
+        return self._read(names.RECIPE, _parse_recipe, b"")
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe, validated."""
+        from zofc.recipe import load_recipe
+
+        return load_recipe(str(self.recipe_file))
+
+    def setting(self, key: str) -> Any:
+        """The recipe's value at a dotted key, None where it has none."""
+        return value_at(self.settings, key)
+
+    @property
+    def name(self) -> str:
+        return str(self.setting("name") or self.path.resolve().name)
+
+    @property
+    def title(self) -> str:
+        """What tables and plots call the run."""
+        return str(self.setting("title") or self.name)
+
+    @property
+    def digest(self) -> str:
+        """What a checkpoint of this run remembers its recipe by."""
+        return settings_digest(self.settings)
+
+    def check_recipe_unchanged(self, digest: str) -> None:
+        """Refuse a recipe other than the one that a checkpoint remembers; its file may be written otherwise."""
+        if digest not in (self.digest, recipe_digest(self.recipe)):
+            raise RunError(f"{self}: {names.RECIPE} was changed since this run began; start a new run with it")
+
+    def set_execution(self, recipe: Recipe) -> None:
+        """Take how and where to run from another recipe; every other setting stays as the file has it."""
+        from zofc.recipe.parse import write_yaml
+
+        execution = recipe.training.model_dump(include=set(EXECUTION))
+        training = {**self.settings.get("training", {}), **execution}
+        write_atomic(self.recipe_file, write_yaml({**self.settings, "training": training}))
+
+    # -- what training recorded --------------------------------------------------------------------------------------
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """Versions, device, and checksums of data and weights."""
+        return self._object(names.ENVIRONMENT)
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        return self._object(names.METRICS)
+
+    @property
+    def matrix(self) -> AccuracyMatrix | None:
+        """None until the first task is evaluated."""
+        return self._read(names.MATRIX, _parse_matrix, b"{}")
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        return self._read(names.EVENTS, parse_events, b"")
+
+    def write_environment(self, value: Mapping[str, Any]) -> None:
+        write_json(self.path / names.ENVIRONMENT, value)
+
+    def write_metrics(self, value: Mapping[str, Any]) -> None:
+        write_json(self.path / names.METRICS, value)
+
+    def write_matrix(self, matrix: AccuracyMatrix) -> None:
+        write_json(self.path / names.MATRIX, matrix.to_json())
+
+    def check_weights(self, checksum: str | None) -> None:
+        """Refuse a backbone other than the one that the run was trained with."""
+        if value_at(self.environment, "backbone.checksum") != checksum:
+            raise RunError(f"{self}: the backbone's weights changed since this run was trained (checksums differ)")
+
+    def changed_data(self, checksums: Mapping[str, str | None]) -> list[str]:
+        """A sentence for each of these sources that the run has recorded another checksum of."""
+        recorded = self.environment.get("data", {})
+        return [
+            f"the data of '{name}' changed since it was learned (its checksum differs)"
+            for name, checksum in checksums.items()
+            if recorded.get(name, checksum) != checksum
+        ]
+
+    @property
+    def saved(self) -> bool:
+        """Whether this is a model saved from Python: nothing runs here, and its classes need not be the recipe's."""
+        with suppress(RunError):
+            return self.metrics.get("saved") is True
+        return False
+
+    @property
+    def finished(self) -> bool:
+        return self.metrics.get("finished") is True
+
+    @property
+    def tasks_done(self) -> int:
+        return len(self.matrix.rows) if self.matrix else int(number_at(self.metrics, "tasks") or 0)
+
+    @property
+    def tasks_total(self) -> int | None:
+        """How many tasks the run has or will have."""
+        value = self.metrics.get("tasks_total")
+        if isinstance(value, int):
+            return value
+        for event in self.events:
+            if event.get("event") in ("run_started", "run_resumed") and isinstance(event.get("tasks"), int):
+                return int(event["tasks"])
+        return self.tasks_done if self.finished else None
+
+    @property
+    def status(self) -> str:
+        """`finished`, or how far the run has come."""
+        if self.finished:
+            return "finished"
+        return f"unfinished: {self.tasks_done} of {self.tasks_total or '?'} tasks"
+
+    @property
+    def peak_memory(self) -> float | None:
+        """Bytes: weights plus the tensors of a training step."""
+        return number_at(self.metrics, "peak_memory")
+
+    @property
+    def train_seconds(self) -> float | None:
+        return number_at(self.metrics, "seconds.train")
+
+    @property
+    def evaluate_seconds(self) -> float | None:
+        return number_at(self.metrics, "seconds.evaluate")
+
+    @property
+    def trainable(self) -> dict[str, int] | None:
+        """Trainable parameters per group, in the last task; None before the first is done."""
+        sizes = self.metrics.get("trainable_parameters")
+        return {str(group): int(n) for group, n in sizes.items()} if isinstance(sizes, Mapping) else None
+
+    @property
+    def learned(self) -> tuple[tuple[str, ...], ...]:
+        """The classes of each task, of a saved model."""
+        groups = self._object(f"{names.CHECKPOINT}/{names.STATE}").get("groups") if self.saved else None
+        return tuple(tuple(map(str, group)) for group in groups) if isinstance(groups, list) else ()
+
+    # -- what follows from the matrix --------------------------------------------------------------------------------
+
+    @property
+    def scores(self) -> dict[str, float | None]:
+        """Every metric, over the tasks done so far."""
+        return summary(self.matrix) if self.matrix else dict.fromkeys(METRICS)
+
+    @property
+    def spreads(self) -> dict[str, float | None]:
+        """The standard deviations of the scores, where they are means of several runs."""
+        return {}
+
+    @property
+    def accuracies(self) -> Series:
+        """On all classes seen, after each task."""
+        return Series(all_classes_over_time(self.matrix) if self.matrix else ())
+
+    @property
+    def drops(self) -> Series:
+        """Forgetting of each old task's classes."""
+        return Series(forgetting_by_group(self.matrix) if self.matrix else ())
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The folders that the numbers come from."""
+        return (self.path,)
+
+    # -- what was made of it later -----------------------------------------------------------------------------------
+
+    @property
+    def kept_tasks(self) -> dict[int, Path]:
+        """The files with the tensors kept after each task, by its number."""
+        files = (self.path / names.TASKS).glob("*.safetensors")
+        return dict(sorted((int(file.stem), file) for file in files if file.stem.isdecimal()))
+
+    def measurement_file(self, kind: Measurement) -> Path:
+        return self.path / f"{kind}.json"
+
+    def measurement(self, kind: Measurement) -> Mapping[str, Any]:
+        """What was measured of the kept tasks, {} if nothing was."""
+        return self._object(self.measurement_file(kind).name)
+
+    def write_measurement(self, kind: Measurement, value: Mapping[str, Any], patience: float = 0) -> Path:
+        """Write a measurement; another process may be writing its own, which is waited for."""
+        path = self.measurement_file(kind)
+        with self.locked(patience):
+            write_json(path, value)
+        return path
+
+    @property
+    def flatness(self) -> tuple[Flatness, ...]:
+        return self._read(self.measurement_file("flatness").name, parse_flatness, b"{}")
+
+    @property
+    def page(self) -> Path:
+        """The report about this run."""
+        return page_in(self.path)
+
+    # -- the folder --------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Read every file but the tensors, so that what is damaged is known now."""
+        _ = self.settings, self.environment, self.matrix, self.metrics, self.events, self.flatness, self.learned
+
+    @contextmanager
+    def locked(self, patience: float = 0) -> Iterator[None]:
+        """Hold the sole right to write, waiting for it so many seconds; the system releases it however we end."""
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self.path / names.LOCK, timeout=patience)
+        with explain_os_errors(self.path):
+            try:
+                lock.acquire()
+            except Timeout as error:
+                text = f"{self} is being written by another process; wait for it or choose another folder"
+                raise RunError(text) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def is_locked(self) -> bool | None:
+        """Whether a process of this machine holds the lock, by the system's list: asking for the lock might get it.
+        None where there is no such list."""
+        try:
+            lines = Path("/proc/locks").read_text().splitlines()
+        except OSError:
+            return None
+        try:
+            number = str((self.path / names.LOCK).stat().st_ino)
+        except OSError:
+            return False
+        return any(word.rpartition(":")[2] == number for line in lines for word in line.split() if word.count(":") == 2)
+
+    def discard_if_empty(self) -> None:
+        """Remove the folder of a run that was refused before its first checkpoint."""
+        if (self.path / names.CHECKPOINT).exists():
+            return
+        for name in (names.RECIPE, names.ENVIRONMENT, names.EVENTS, names.LOCK):
+            with suppress(OSError):
+                (self.path / name).unlink()
+        for folder in (self.path, self.path.parent):
+            with suppress(OSError):  # not empty: something else is in it
+                folder.rmdir()
+
+
+def open_run(path: str | Path) -> Run:
+    """The run in a folder."""
+    run = Run(path)
+    if not run.exists:
+        what = "has no" if run.path.is_dir() else "does not exist or is no folder, so it has no"
+        raise RunError(f"{path}: not a run folder, it {what} {names.RECIPE}")
+    return run
+
+
+@contextmanager
+def new_run(path: Path, recipe: Recipe) -> Iterator[Run]:
+    """A new run folder, filled inside the block; its recipe, which makes it a run folder, is written last."""
+    from zofc.recipe import dump_recipe
+
+    with explain_os_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+    run = Run(path)
+    with run.locked():
+        yield run
+        write_atomic(run.recipe_file, dump_recipe(recipe))
+
+
+def create_run(path: Path, recipe: Recipe) -> Run:
+    """A new run folder with nothing but its recipe."""
+    with new_run(path, recipe) as run:
+        return run
+
+
+def is_free(path: Path) -> bool:
+    """Whether a new run folder can be made at a path: there is nothing, or what is left of one killed in its making."""
+    remains = {names.LOCK, names.CHECKPOINT, names.ENVIRONMENT}
+    return not path.exists() or (path.is_dir() and {entry.name for entry in path.iterdir()} <= remains)
+
+
+def page_in(folder: Path) -> Path:
+    """The report about the runs in a folder."""
+    return folder / names.PAGE
+
+
+def _parse_recipe(content: bytes, path: Path) -> dict[str, Any]:
+    from zofc.recipe.parse import read_text
+
+    try:
+        layer = read_text(content.decode("utf-8-sig"), path.name)
+    except UnicodeDecodeError as error:
+        raise damaged(path, "is not valid UTF-8") from error
+    except RecipeError as error:
+        raise RunError(f"{path.parent}: {error}") from error
+    if layer.problems:
+        raise RunError(f"{path.parent}: {layer.problems[0]}")
+    return as_mapping(layer.values or None, path)
+
+
+def _parse_matrix(content: bytes, path: Path) -> AccuracyMatrix | None:
+    value = parse_object(content, path)
+    try:
+        matrix = AccuracyMatrix.from_json(value) if value else None
+    except ValueError as error:
+        raise damaged(path, f"is not an accuracy matrix: {error}") from error
+    return matrix if matrix and matrix.rows else None
