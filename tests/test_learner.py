@@ -234,8 +234,8 @@ def test_a_run_without_a_checkpoint_or_with_other_weights_is_not_loaded(tiny_rec
     assert len(zofc.load(folder.path, device="cpu").classes) == 6
     environment = folder.environment
     environment["backbone"]["checksum"] = "other"
-    folder.write_json("environment.json", environment)
-    with pytest.raises(RunError, match="not those it was trained with"):
+    folder.write_environment(environment)
+    with pytest.raises(RunError, match="weights changed"):
         zofc.load(folder.path)
 
 

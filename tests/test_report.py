@@ -18,10 +18,9 @@ from rich.console import Console
 from zofc.errors import RunError
 from zofc.recipe import Recipe
 from zofc.report import figures, interactive, page, tables
-from zofc.report.labels import labels
+from zofc.report.labels import labels, placement, split
 from zofc.report.seeds import over_seeds
 from zofc.runfolder import Run, find_runs, open_run, read_runs
-from zofc.runfolder.flatness import Flatness
 from zofc.units import format_signed
 
 ZO = {"order": "zeroth", "queries": 4}
@@ -140,13 +139,13 @@ def test_a_folder_with_nothing_but_a_recipe_is_a_run(tmp_path: Path) -> None:
 
 
 def test_a_half_written_last_event_is_left_out(runs: list[Run]) -> None:
-    path = runs[0].folder / "events.jsonl"
-    whole = path.read_bytes()
+    path = runs[0].path / "events.jsonl"
+    whole, before = path.read_bytes(), runs[0].events
     for cut in ('{"time": 3.0, "event": "epo', '{"time": 3.0, "event": "notice", "text": "é'):
         path.write_bytes(whole + cut.encode()[:-1])
-        assert open_run(runs[0].folder).events == runs[0].events
+        assert runs[0].events == before
     path.write_bytes(whole + b'{"time": 3.0, "event": "notice"}')  # complete, only its newline is missing
-    assert open_run(runs[0].folder).events[-1]["event"] == "notice"
+    assert runs[0].events[-1]["event"] == "notice"
 
 
 @pytest.mark.parametrize(
@@ -165,15 +164,15 @@ def test_a_half_written_last_event_is_left_out(runs: list[Run]) -> None:
             '{"event": 1}\noops\n{"event": 2}\n',
             "events.jsonl is not valid JSON (line 2, column 1",
         ),
-        ("recipe.yaml", "a: [", "recipe.yaml is not valid YAML"),
+        ("recipe.yaml", "a: [", "recipe.yaml:1: not valid YAML"),
         ("recipe.yaml", "", "recipe.yaml should hold names and values, got nothing"),
     ],
 )
 def test_a_corrupt_file_is_named(runs: list[Run], file: str, content: str | bytes, message: str) -> None:
-    folder = runs[0].folder
+    folder = runs[0].path
     (folder / file).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(RunError) as caught:
-        open_run(folder)
+        open_run(folder).check()
     assert str(folder) in str(caught.value) and message in str(caught.value)
 
 
@@ -249,13 +248,13 @@ def test_runs_with_one_title_are_told_apart_by_what_differs_between_them(tmp_pat
 
 
 def test_placement_is_said_in_words(runs: list[Run], tmp_path: Path) -> None:
-    assert runs[0].placement == "peft ZO ×4, head FO"
-    assert runs[1].placement == "peft FO, head FO"
-    assert runs[3].placement == "nothing trained"
+    assert placement(runs[0]) == "peft ZO ×4, head FO"
+    assert placement(runs[1]) == "peft FO, head FO"
+    assert placement(runs[3]) == "nothing trained"
     assert tables.method(runs[2]) == "adapter (joint)"
     forward = {"order": "zeroth", "queries": 8, "estimator": "forward_gradient"}
     path = write_run(tmp_path / "f", None, optimize={"peft": forward}, method={"mask": False, "prototypes": True})
-    assert open_run(path).placement == "peft ZO ×8 forward gradient"
+    assert placement(open_run(path)) == "peft ZO ×8 forward gradient"
     assert tables.method(open_run(path)) == "adapter (old classes in the loss, prototypes)"
 
 
@@ -511,7 +510,8 @@ def test_a_matrix_names_its_cells_and_writes_numbers_that_can_be_read_on_them(ru
     assert heat.customdata[0][1] == "70.00 % all tasks at once, on the classes of task 2: class 2, class 3"
     assert heat.meta == {"run": 7}
     matrix = replace(runs[2].matrix, rows=((10.0, 90.0, None),))
-    _, dark, light = interactive.accuracy_heatmap(Run(Path(), {}, matrix=matrix)).data
+    runs[2].write_matrix(matrix)
+    _, dark, light = interactive.accuracy_heatmap(runs[2]).data
     assert (dark.text, dark.textfont.color) == (("10",), "#fff")
     assert (light.text, light.textfont.color) == (("90",), "#000")
 
@@ -525,8 +525,9 @@ ENTRY = {"task": 2, "old": {"score": 1.5}, "spectrum": {"largest": 3.0}, "trace"
 def test_flatness_is_drawn_by_the_parameters_it_is_about(runs: list[Run]) -> None:
     first = {"task": 1, "old": None, "spectrum": None, "trace": None}  # there are no old tasks yet
     content = {"settings": {"rho": 0.005}, "by_set": {"peft": [first, ENTRY], "peft+head": [{**ENTRY, "trace": None}]}}
-    (runs[0].folder / "flatness.json").write_text(json.dumps(content))
-    run = open_run(runs[0].folder)
+    assert "Flatness" not in Parts(page.render(runs, "Not measured")).text
+    run = runs[0]
+    run.write_measurement("flatness", content)
     assert [(row.task, row.over, row.rho) for row in run.flatness] == [(2, "peft", 0.005), (2, "peft+head", 0.005)]
     assert run.flatness[0].values == {"phi": 1.5, "lambda_max": 3.0, "trace": 40.0}
     plots = interactive.flatness_plots([run, *runs[1:]])
@@ -539,13 +540,13 @@ def test_flatness_is_drawn_by_the_parameters_it_is_about(runs: list[Run]) -> Non
     ]
     text = Parts(page.render([run, *runs[1:]], "Flat")).text
     assert "a step of length ρ = 0.005 up its gradient" in text
-    assert "Flatness" not in Parts(page.render(runs, "Not measured")).text
 
 
-def test_flatness_over_decades_gets_a_logarithmic_axis() -> None:
+def test_flatness_over_decades_gets_a_logarithmic_axis(runs: list[Run]) -> None:
     def axis(*values: float) -> str | None:
-        rows = tuple(Flatness(task, "peft", {"phi": value}) for task, value in enumerate(values, 1))
-        (plot,) = interactive.flatness_plots([Run(Path("r"), {}, flatness=rows)])
+        rows = [{"task": task, "phi": value} for task, value in enumerate(values, 1)]
+        runs[0].write_measurement("flatness", {"rows": rows})
+        (plot,) = interactive.flatness_plots(runs[:1])
         return plot.figure.layout.yaxis.type
 
     assert (axis(0.01, 2.0), axis(1.0, 2.0), axis(-1.0, 200.0)) == ("log", None, None)
@@ -564,8 +565,8 @@ def test_flatness_over_decades_gets_a_logarithmic_axis() -> None:
     ],
 )
 def test_flatness_in_other_words_does_not_break_the_page(runs: list[Run], content: object) -> None:
-    (runs[0].folder / "flatness.json").write_text(json.dumps(content))
-    run = open_run(runs[0].folder)
+    (runs[0].path / "flatness.json").write_text(json.dumps(content))
+    run = open_run(runs[0].path)
     assert run.flatness == ()
     assert "Flatness" not in Parts(page.render([run], "All runs")).text
 
@@ -761,14 +762,14 @@ def test_only_runs_with_the_same_numbers_measured_are_put_together(tmp_path: Pat
     write_run(tmp_path / "2", [[80.0], [60.0, None]], seed=2)  # a mean over other tasks
     write_run(tmp_path / "3", [[80.0], [60.0, 70.0]], seed=3, finished=False, tasks=3)
     write_run(tmp_path / "4", None, seed=4)
-    assert [len(record.folders) for record in over_seeds(read_runs([tmp_path]))] == [1, 1, 1, 1]
+    assert [len(record.paths) for record in over_seeds(read_runs([tmp_path]))] == [1, 1, 1, 1]
     path = write_run(tmp_path / "5", [[80.0], [60.0, 70.0]], seed=5, title="A, seed 5")
     first = over_seeds(read_runs([tmp_path]))[0]
-    assert first.folders == (tmp_path / "1", path) and first.title == first.name  # not that of one of them
-    for folder in first.folders:
+    assert first.paths == (tmp_path / "1", path) and first.title == first.name  # not that of one of them
+    for folder in first.paths:
         content = json.loads((folder / "metrics.json").read_text())
         (folder / "metrics.json").write_text(json.dumps({**content, "saved": True}))
-    records = [open_run(folder) for folder in first.folders]
+    records = [open_run(folder) for folder in first.paths]
     assert len(over_seeds(records)) == 2  # each has classes of its own
 
 
@@ -826,4 +827,4 @@ def test_a_damaged_run_is_left_out_with_a_warning_unless_it_was_asked_for(tmp_pa
 def test_a_run_that_learned_more_later_is_told_by_that_too(tmp_path: Path) -> None:
     write_run(tmp_path / "a", triangle(3), data={**SHARED["data"], "then": ("folder:new",)})
     (record,) = read_runs([tmp_path])
-    assert record.split.endswith(" + folder:new")
+    assert split(record).endswith(" + folder:new")
