@@ -77,6 +77,7 @@ class AccuracyMatrix:
 
     @property
     def last_row(self) -> Row:
+        """Accuracies after the last task."""
         return self.rows[-1] if self.rows else ()
 
     @property

@@ -92,4 +92,5 @@ def trace(values: Sequence[float]) -> Trace:
 
 
 def standard_error(values: Sequence[float]) -> float:
+    """Standard error of the mean; zero for a single value."""
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0

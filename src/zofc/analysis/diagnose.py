@@ -234,13 +234,16 @@ class Examination:
 
     @property
     def precision(self) -> str:
+        """The precision of the recipe."""
         return self.training.model.recipe.training.precision
 
     @property
     def rate(self) -> float:
+        """The learning rate of the set's first epoch."""
         return self.part.optimizer.learning_rate(self.plan.start)
 
     def result(self) -> SetDiagnosis:
+        """All measurements of the set."""
         return SetDiagnosis(
             name=self.part.label,
             members=self.part.members,

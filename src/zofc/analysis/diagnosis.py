@@ -39,6 +39,7 @@ class Differences:
 
     @property
     def best(self) -> Rung | None:
+        """The length ε whose differences agree best with the derivatives."""
         found = [rung for rung in self.ladder if rung.pearson is not None]
         return max(found, key=lambda rung: rung.pearson or 0.0, default=None)
 

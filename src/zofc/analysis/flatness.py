@@ -62,6 +62,7 @@ class Forgetting:
 
     @property
     def within_bound(self) -> bool:
+        """Whether the loss rose by no more than the bound."""
         return self.change <= self.bound
 
     @property

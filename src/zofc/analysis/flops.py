@@ -41,6 +41,7 @@ class Executed:
 
     @property
     def total(self) -> int:
+        """Multiply–adds of the whole step."""
         return self.once + self.features + self.classifier + self.update
 
 
@@ -249,6 +250,7 @@ def _why_terms(model: IncrementalModel, placement: Placement, share: float) -> s
 
 
 def conventions(model: IncrementalModel, forward: Forward) -> tuple[str, ...]:
+    """What is counted, and how that differs from the paper's count, in sentences."""
     said = [
         "counted are the multiply–adds of matrix products and convolutions; the paper's fvcore count also has softmax, "
         f"GELU, norms and sums: {PAPER_FORWARD:.3e} an image of ViT-B/16 at 224 px, where the former are 1.756e+10. "

@@ -95,6 +95,7 @@ class RunFlatness:
     notices: list[str]
 
     def as_json(self) -> dict[str, Any]:
+        """The content of the result file."""
         found = asdict(self)
         for name, entries in self.by_set.items():
             for entry, shown in zip(entries, found["by_set"][name], strict=True):

@@ -25,16 +25,20 @@ class BatchedLoss:
 
     @property
     def images(self) -> int:
+        """Number of images that the loss is the mean over."""
         return sum(count for _, count in self.parts)
 
     @torch.no_grad()
     def value(self, point: Point) -> float:
+        """The loss at a point."""
         return sum(float(loss(point)) * count for loss, count in self.parts) / self.images
 
     def gradient(self, point: Point) -> dict[str, Tensor]:
+        """The gradient at a point."""
         return self.value_and_gradient(point)[1]
 
     def value_and_gradient(self, point: Point) -> tuple[float, dict[str, Tensor]]:
+        """Loss and gradient at a point."""
         total, value = _zeros(point), 0.0
         for loss, count in self.parts:
             leaves = _leaves(point)
@@ -84,16 +88,20 @@ def moved(point: Point, along: Point, length: float = 1.0) -> dict[str, Tensor]:
 
 
 def difference(end: Point, start: Point) -> dict[str, Tensor]:
+    """Entry by entry, `end` minus `start`."""
     return {name: end[name] - value for name, value in start.items()}
 
 
 def dot(a: Point, b: Point) -> Tensor:
+    """Inner product of two points."""
     return torch.stack([(value * b[name]).sum() for name, value in a.items()]).sum()
 
 
 def norm(a: Point) -> float:
+    """Euclidean length of a point."""
     return float(dot(a, a).sqrt())
 
 
 def size(point: Point) -> int:
+    """Number of entries of a point."""
     return sum(value.numel() for value in point.values())

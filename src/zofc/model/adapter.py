@@ -50,6 +50,7 @@ class Adapter(PeftModule):
         )
 
     def inserts(self, moving: Moving, noise: Noise | None = None) -> dict[int, Insert]:
+        """One adapter per chosen block."""
         join = PLACES[self.place]
         return {number: join(self._bottleneck(number, moving, noise)) for number in self.numbers}
 

@@ -23,6 +23,7 @@ class KeyValueLora(PeftModule):
         self.blocks = nn.ModuleDict({str(number): _LowRankPair(width, rank, generator) for number in blocks})
 
     def inserts(self, moving: Moving, noise: Noise | None = None) -> dict[int, Insert]:
+        """Additions to the keys and values of each chosen block."""
         return {number: Insert(projections=self._additions(number, moving)) for number in self.numbers}
 
     def _additions(self, number: int, moving: Moving) -> Additions:
@@ -56,6 +57,7 @@ class PrefixTokens(PeftModule):
         self.blocks = nn.ModuleDict({str(number): _KeysValues(width, length, generator) for number in blocks})
 
     def inserts(self, moving: Moving, noise: Noise | None = None) -> dict[int, Insert]:
+        """Further keys and values for the attention of each chosen block."""
         found = {}
         for number in self.numbers:
             w = taken(self.blocks[str(number)], moving, f"blocks.{number}.")

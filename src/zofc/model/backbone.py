@@ -46,36 +46,44 @@ class Backbone:
 
     @property
     def width(self) -> int:
+        """Length of a feature vector."""
         return int(self.vit.num_features)
 
     @property
     def depth(self) -> int:
+        """Number of blocks."""
         return len(self.vit.blocks)
 
     @property
     def image_size(self) -> int:
+        """Side of an input image in pixels."""
         return int(self.vit.patch_embed.img_size[0])
 
     @property
     def tokens(self) -> int:
+        """Number of tokens of an image, class token included."""
         return int(self.vit.patch_embed.num_patches) + int(self.vit.num_prefix_tokens)
 
     @property
     def device(self) -> torch.device:
+        """The device of the weights."""
         device: torch.device = next(self.vit.parameters()).device
         return device
 
     @property
     def dtype(self) -> torch.dtype:
+        """The data type of the weights."""
         dtype: torch.dtype = next(self.vit.parameters()).dtype
         return dtype
 
     @property
     def parameters(self) -> int:
+        """Number of weights."""
         return sum(p.numel() for p in self.vit.parameters())
 
     @property
     def bytes(self) -> int:
+        """Memory of the weights."""
         return sum(t.numel() * t.element_size() for t in (*self.vit.parameters(), *self.vit.buffers()))
 
     @property
@@ -100,6 +108,7 @@ class Backbone:
         return self.leave(self.enter(images), {})
 
     def describe(self) -> dict[str, Any]:
+        """What a run folder records about the backbone."""
         keys = ("name", "checksum", "parameters", "width", "depth", "tokens", "image_size")
         return {key: getattr(self, key) for key in keys}
 

@@ -40,9 +40,11 @@ class Head(nn.Module):
         return self.score(moving, features, range(len(self.rows)) if tasks is None else tasks)
 
     def score(self, moving: Moving, features: Tensor, tasks: Sequence[int]) -> Tensor:
+        """Scores (..., batch, classes of these tasks)."""
         raise TypeError(f"{type(self).__name__} does not say how it scores")
 
     def set_rows(self, task: int, rows: Tensor) -> None:
+        """Replace the rows of a task."""
         self.rows[task].copy_(rows)
 
     def gather(self, moving: Moving, name: str, tasks: Sequence[int], like: Tensor) -> Tensor:
@@ -61,12 +63,15 @@ class CosineHead(Head):
 
     @property
     def bound(self) -> float:
+        """Half-width of the uniform distribution that rows start from."""
         return 1 / math.sqrt(self.width)
 
     def moving_names(self, tasks: Sequence[int]) -> list[str]:
+        """The rows of these tasks, and the scale that all tasks share."""
         return [*super().moving_names(tasks), "sigma"]
 
     def score(self, moving: Moving, features: Tensor, tasks: Sequence[int]) -> Tensor:
+        """Cosine of features and rows, times the scale."""
         rows = F.normalize(self.gather(moving, "rows", tasks, features), dim=-1)  # (..., classes, width)
         sigma = alike(moving.get("sigma", self.sigma), features)
         return sigma[..., None, None] * (F.normalize(features, dim=-1) @ rows.mT)
@@ -81,16 +86,20 @@ class LinearHead(Head):
 
     @property
     def bound(self) -> float:
+        """Half-width of the uniform distribution that rows start from."""
         return math.sqrt(3 / self.width)  # Kaiming-uniform for a linear unit
 
     def grow(self, classes: int, generator: torch.Generator, device: torch.device | str = "cpu") -> None:
+        """Add rows, and a bias of zero, for a new task."""
         super().grow(classes, generator, device)
         self.bias.append(frozen(torch.zeros(classes, device=device)))
 
     def moving_names(self, tasks: Sequence[int]) -> list[str]:
+        """The rows and biases of these tasks."""
         return [*super().moving_names(tasks), *(f"bias.{task}" for task in tasks)]
 
     def score(self, moving: Moving, features: Tensor, tasks: Sequence[int]) -> Tensor:
+        """Inner product of features and rows, plus the bias."""
         rows = self.gather(moving, "rows", tasks, features)
         bias = self.gather(moving, "bias", tasks, features)
         return features @ rows.mT + bias[..., None, :]

@@ -18,6 +18,8 @@ PEFTS: dict[str, Maker] = {}
 
 
 def peft(name: str) -> Callable[[Maker], Maker]:
+    """Register a function that makes a PEFT module under this name."""
+
     def register(maker: Maker) -> Maker:
         PEFTS[name] = maker
         return maker

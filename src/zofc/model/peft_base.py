@@ -13,6 +13,8 @@ from zofc.seeds import Noise
 
 
 class PeftModule(nn.Module, ABC):
+    """A small module beside some of the frozen blocks."""
+
     def __init__(self, numbers: Sequence[int]) -> None:
         super().__init__()
         self.numbers = tuple(numbers)

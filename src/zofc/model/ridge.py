@@ -51,6 +51,7 @@ def best_strength(gram: Tensor, sums: Tensor, phi: Tensor, labels: Tensor) -> fl
 
 
 def spectrum(gram: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, none below zero, and eigenvectors of a Gram matrix."""
     values, vectors = torch.linalg.eigh(gram)
     return values.clamp_min(0), vectors  # below zero by rounding alone
 
@@ -78,6 +79,7 @@ class RidgeHead(nn.Module):
         self.register_buffer("strength", torch.ones((), dtype=torch.float64, device=where))
 
     def grow(self, classes: int) -> None:
+        """Make room for the classes of a new task."""
         self.sums, self.weights = (nn.functional.pad(part, (0, classes)) for part in (self.sums, self.weights))
 
     def regress_from(self, features: Tensor) -> Tensor:
@@ -107,4 +109,5 @@ class RidgeHead(nn.Module):
         self.weights.copy_(solve(self.gram, self.sums, float(self.strength)))
 
     def scores(self, features: Tensor) -> Tensor:
+        """Regression values (batch, classes)."""
         return (self.regress_from(features) @ self.weights).float().to(features.device)

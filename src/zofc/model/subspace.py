@@ -23,6 +23,7 @@ class Subspace:
 
     @property
     def columns(self) -> int:
+        """Dimension of the subspace."""
         return self.basis.shape[1]
 
     def within(self, h: Tensor) -> Tensor:

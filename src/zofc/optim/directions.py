@@ -26,6 +26,7 @@ class Space:
 
     @property
     def size(self) -> int:
+        """Number of entries of all tensors."""
         return sum(value.numel() for value in self.tensors.values())
 
     @property

@@ -49,6 +49,7 @@ class Dual(Tensor):
 
 
 def primal_of(value: Any) -> Any:
+    """The value without its tangents."""
     return value.primal if isinstance(value, Dual) else value
 
 
@@ -123,6 +124,8 @@ def _in_place(func: Any, kwargs: Mapping[str, Any]) -> str:
 
 
 def rule(*functions: Any) -> Callable[[Rule], Rule]:
+    """Register a tangent rule for these functions."""
+
     def register(given: Rule) -> Rule:
         RULES.update(dict.fromkeys(functions, given))
         return given

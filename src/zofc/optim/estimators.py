@@ -23,6 +23,7 @@ class Estimator:
 
     @property
     def exact(self) -> bool:
+        """Whether it uses derivatives instead of differences of the loss."""
         return not self.lengths
 
     @property
@@ -44,6 +45,7 @@ ESTIMATORS: dict[str, Estimator] = {
 
 
 def get_estimator(name: str) -> Estimator:
+    """The estimator of this name."""
     if name not in ESTIMATORS:
         raise RecipeError(f"unknown estimator '{name}'{nearest(name, ESTIMATORS)}")
     return ESTIMATORS[name]

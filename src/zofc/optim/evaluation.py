@@ -39,6 +39,7 @@ class Query:
 
     @property
     def per_image(self) -> bool:
+        """Whether each image has directions of its own."""
         return self.vectors.dim() == 3
 
     @property
@@ -48,6 +49,7 @@ class Query:
         return [(query, self.epsilon * length) for query in range(len(self.vectors)) for length in lengths]
 
     def chunks(self, size: int) -> list[Points]:
+        """The perturbed points, at most `size` at a time."""
         size = 1 if self.per_image else size  # the axis of points is taken by the images then
         points = self.points
         return [points[i : i + size] for i in range(0, len(points), size)]

@@ -32,6 +32,7 @@ class Execution:
         self.notices: list[str] = []  # for the user, since they were last read
 
     def batch(self, images: Tensor, labels: Tensor, step: int) -> BatchExecution:
+        """The execution of one step on a batch."""
         return BatchExecution(self, images, labels, step)
 
     def retry_smaller(self, part: ParameterSet, batch: int, work: Callable[[], T]) -> T:
@@ -45,6 +46,7 @@ class Execution:
             self.shrink(part, batch)  # outside of `except`: the traceback would keep the tensors of `work` alive
 
     def shrink(self, part: ParameterSet, batch: int) -> None:
+        """Evaluate a set in smaller chunks from now on, after memory ran out."""
         smaller = part.chunking.smaller(batch)
         assert smaller is not None
         part.chunking = smaller

@@ -20,11 +20,20 @@ class Objective(Protocol):
     in_features: ClassVar[tuple[str, ...]]  # the groups that the features depend on; the loss may depend on any
 
     @property
-    def device(self) -> torch.device: ...
-    def prepare(self, images: Tensor) -> Any: ...
-    def features(self, moving: Mapping[str, Tensor], prepared: Any) -> Any: ...
-    def loss(self, moving: Mapping[str, Tensor], features: Any, labels: Tensor) -> Tensor: ...
-    def hits(self, moving: Mapping[str, Tensor], features: Any, labels: Tensor) -> Tensor: ...
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+
+    def prepare(self, images: Tensor) -> Any:
+        """Everything that no moving parameter touches, once per step."""
+
+    def features(self, moving: Mapping[str, Tensor], prepared: Any) -> Any:
+        """Features (..., batch, width) with `moving` in place of its own parameters."""
+
+    def loss(self, moving: Mapping[str, Tensor], features: Any, labels: Tensor) -> Tensor:
+        """Mean loss, () or one per point."""
+
+    def hits(self, moving: Mapping[str, Tensor], features: Any, labels: Tensor) -> Tensor:
+        """Number of correct answers, () or one per point."""
 
 
 class Gradient(NamedTuple):

@@ -21,9 +21,11 @@ class GroupOptimizer:
         self.optimizer = _optimizer(list(self.parameters.values()), plan)
 
     def active(self, epoch: int) -> bool:
+        """Whether the group moves in this epoch."""
         return self.plan.start <= epoch < self.plan.epochs
 
     def learning_rate(self, epoch: int) -> float:
+        """The learning rate of an epoch, by the group's schedule."""
         plan = self.plan
         if plan.schedule == "constant":
             return plan.lr

@@ -90,6 +90,7 @@ class Placement:
 
     @property
     def sets(self) -> tuple[ParameterSet, ...]:
+        """The first-order set and all zeroth-order sets."""
         return self.first, *self.zeroth
 
     @property
@@ -99,6 +100,7 @@ class Placement:
 
     @property
     def epochs(self) -> int:
+        """Number of epochs until the last group stops moving."""
         return max((optimizer.plan.epochs for optimizer in self.optimizers.values()), default=0)
 
     @property
@@ -107,6 +109,7 @@ class Placement:
         return {name: sum(value.numel() for value in group.values()) for name, group in self.groups.items()}
 
     def active_sets(self, epoch: int) -> ActiveSets:
+        """The optimisers and sets that move in this epoch."""
         return self.first.active(epoch), [part for part in self.zeroth if part.optimizer.active(epoch)]
 
     def active(self, epoch: int) -> tuple[str, ...]:
@@ -114,12 +117,15 @@ class Placement:
         return tuple(name for name, optimizer in self.optimizers.items() if optimizer.active(epoch))
 
     def learning_rates(self, epoch: int) -> dict[str, float]:
+        """The learning rate of each group that moves in this epoch."""
         return {name: self.optimizers[name].learning_rate(epoch) for name in self.active(epoch)}
 
     def state(self) -> dict[str, dict[str, Any]]:
+        """The optimisers' state by group, for a checkpoint."""
         return {name: optimizer.state() for name, optimizer in self.optimizers.items()}
 
     def load_state(self, state: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+        """Restore the optimisers' state from a checkpoint."""
         for name, optimizer in self.optimizers.items():
             optimizer.load_state(state.get(name, {}))
 

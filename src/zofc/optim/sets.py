@@ -29,6 +29,7 @@ class FirstOrderSet:
     label: ClassVar[str] = "first"
 
     def active(self, epoch: int) -> dict[str, GroupOptimizer]:
+        """The optimisers of the groups that move in this epoch."""
         return {name: optimizer for name, optimizer in self.optimizers.items() if optimizer.active(epoch)}
 
 
@@ -50,6 +51,7 @@ class ZerothOrderSet:
 
     @property
     def plan(self) -> Group:
+        """The settings that all groups of the set share."""
         return self.optimizer.plan
 
     def query(self, step: int, batch: int, device: torch.device) -> Query:
@@ -64,10 +66,12 @@ ParameterSet = FirstOrderSet | ZerothOrderSet
 
 
 def set_label(members: Iterable[str]) -> str:
+    """How messages and result files name a set."""
     return "+".join(members)
 
 
 def first_order_set(groups: Groups, plans: Mapping[str, Group]) -> FirstOrderSet:
+    """All first-order groups as one set."""
     first = {name: plans[name] for name in groups if plans[name].order == "first"}
     micro_batch = min((plan.micro_batch for plan in first.values() if plan.micro_batch), default=None)
     optimizers = {name: GroupOptimizer(groups[name], plan) for name, plan in first.items()}

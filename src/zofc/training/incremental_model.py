@@ -42,6 +42,7 @@ class IncrementalModel:
 
     @property
     def tasks(self) -> list[range]:
+        """Class ids of each task so far."""
         return self.method.tasks
 
     def extend(self, names: Sequence[str]) -> range:
@@ -82,6 +83,7 @@ class IncrementalModel:
             raise
 
     def loader(self, images: ImageSet, keep: int = 0) -> Loader:
+        """Batches of an image set, as the recipe loads them."""
         settings = self.recipe.training
         return Loader(
             images,

@@ -28,6 +28,8 @@ MEASURED_STEPS = (2, RECORDING_STEPS)  # for each size of a batch, on a CPU and 
 
 @dataclass
 class Peak:
+    """The result of a measurement."""
+
     bytes: int = 0
 
 

@@ -30,6 +30,7 @@ class Meter:
     seconds: float = 0.0
 
     def add(self, report: StepReport, images: int, seconds: float) -> None:
+        """Include a step."""
         self.loss += report.loss * images
         self.right += report.accuracy * images
         self.images += images
@@ -37,10 +38,12 @@ class Meter:
 
     @property
     def mean_loss(self) -> float:
+        """Mean loss per image."""
         return self.loss / max(self.images, 1)
 
     @property
     def accuracy(self) -> float:
+        """Accuracy on the training batches in percent, before each step."""
         return 100 * self.right / max(self.images, 1)
 
 
@@ -61,22 +64,27 @@ class TaskTraining:
 
     @property
     def steps_per_epoch(self) -> int:
+        """Number of batches of an epoch."""
         return self.loader.steps(self.batch_size)
 
     @property
     def total_steps(self) -> int:
+        """Number of steps of the task."""
         return self.steps_per_epoch * self.placement.epochs
 
     @property
     def steps_done(self) -> int:
+        """Number of steps made so far."""
         return self.epoch * self.steps_per_epoch + self.step
 
     def begin(self) -> None:
+        """Let the method prepare for the task."""
         notice = self.model.method.begin_task(lambda: self.model.plain_batches(self.loader))
         if notice:
             self.events.send("notice", text=notice)
 
     def resume(self, epoch: int, step: int, meter: dict[str, float]) -> None:
+        """Continue at a step of an epoch, with its measurements so far."""
         self.epoch, self.step = epoch, step
         self.meter = Meter(**{**asdict(Meter()), **meter})
 
@@ -123,6 +131,7 @@ class TaskTraining:
             self._close_epoch()
 
     def end(self) -> None:
+        """Let the method finish the task."""
         self.placement.execution.recorder.forget()  # frees memory for the next task
         self.model.method.end_task(lambda: self.model.plain_batches(self.loader))
 
