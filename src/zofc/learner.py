@@ -39,6 +39,8 @@ OneOrMore = AnyImage | Sequence[AnyImage]  # a lone path, picture or array of a 
 
 @dataclass(frozen=True)
 class Prediction:
+    """A class name and its probability."""
+
     name: str
     probability: float
 
@@ -79,10 +81,12 @@ class GivenImages:
         return len(self.items)
 
     def name(self, index: int) -> str:
+        """The path of an image, or its index."""
         item = self.items[index]
         return str(item) if isinstance(item, str | Path) else f"image {index}"
 
     def load(self, index: int) -> Image.Image:
+        """Image `index` as RGB."""
         item = self.items[index]
         if isinstance(item, str | Path):
             return EncodedImages([Path(item)], [str(item)]).load(0)
@@ -96,6 +100,7 @@ class GivenImages:
             raise DataError(f"image {index} cannot be read: {error}") from error
 
     def take(self, indices: NDArray[np.int64]) -> GivenImages:
+        """The images at these indices."""
         return GivenImages([self.items[int(i)] for i in indices])
 
 

@@ -28,6 +28,7 @@ class Listing:
     domains: NDArray[np.int64] | None = None  # (n,)
 
     def take(self, indices: NDArray[np.int64]) -> Listing:
+        """The files at these indices."""
         domains = None if self.domains is None else self.domains[indices]
         return Listing(self.root, [self.files[i] for i in indices], self.labels[indices], domains)
 
@@ -66,6 +67,7 @@ class FileStore:
     rows: Mapping[str, int]  # by file
 
     def images(self, chosen: Listing) -> StoredImages | None:
+        """The cached images of a listing, where their pixels are at hand."""
         rows = np.array([self.rows[file] for file in chosen.files], np.int64)
         places = np.stack([np.zeros_like(rows), rows], 1)
         return StoredImages.choose([self.store], [self.names], places, IN_MEMORY)

@@ -62,6 +62,7 @@ class Scan:
 
 
 def subfolders(root: Path) -> list[str]:
+    """Names of the folders in a folder, sorted, hidden ones left out."""
     return sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
@@ -95,6 +96,7 @@ def images_in(folder: Path) -> list[Path]:
 
 
 def image_suffixes() -> frozenset[str]:
+    """File suffixes of the image formats that can be decoded."""
     formats = set(image_formats())
     return frozenset(suffix for suffix, kind in Image.registered_extensions().items() if kind in formats)
 
@@ -140,6 +142,7 @@ def _has_its_own(found: Scan, label: str) -> bool:
 
 
 def listing_of(found: Scan, classes: Sequence[str]) -> Listing:
+    """The files of these classes, with their labels."""
     files = [file for label in classes for file in found.files.get(label, ())]
     counts = [len(found.files.get(label, ())) for label in classes]
     return Listing(found.root, files, np.repeat(np.arange(len(classes)), counts))

@@ -70,11 +70,14 @@ GRID, INNER, RASTER = 48, 42, 72  # a shape: its grid, the box it is fitted to, 
 
 @dataclass(frozen=True, order=True)
 class Character:
+    """A character and its name."""
+
     code: int
     name: str  # as shown to people: "Ω greek capital omega"
 
     @property
     def text(self) -> str:
+        """The character itself."""
         return chr(self.code)
 
 
@@ -99,6 +102,7 @@ def pretraining_characters() -> tuple[Character, ...]:
 
 @cache
 def font(face: str, size: int) -> ImageFont.FreeTypeFont:
+    """A font face at a size in pixels."""
     path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{face}.ttf"
     return ImageFont.truetype(str(path), size, layout_engine=ImageFont.Layout.BASIC)
 

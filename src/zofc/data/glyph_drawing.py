@@ -42,6 +42,7 @@ def stencil(character: str, face: str) -> Image.Image:
 
 
 def pick(frequencies: Frequencies, chance: float) -> str:
+    """The choice that a number between 0 and 1 falls on."""
     for choice, frequency in frequencies:
         chance -= frequency
         if chance < 0:
@@ -50,6 +51,7 @@ def pick(frequencies: Frequencies, chance: float) -> str:
 
 
 def within(span: Range, chance: float) -> float:
+    """The number at a fraction of a range."""
     return span[0] + (span[1] - span[0]) * chance
 
 
@@ -129,6 +131,7 @@ def tint(luminance: float, chroma: float, hue: float) -> NDArray[np.float32]:
 
 
 def solid(colour: NDArray[np.float32]) -> Colour:
+    """A colour as integers."""
     red, green, blue = (int(value) for value in np.clip(colour, 0, 255))
     return red, green, blue
 
@@ -144,6 +147,7 @@ class Palette:
 
     @classmethod
     def drawn(cls, style: Style, u: Sequence[float]) -> Palette:
+        """Colours for one image, from five numbers between 0 and 1."""
         ground, contrast = within(style.ground, u[0]), -within(style.contrast, u[1])
         if u[2] < style.inverted:
             ground, contrast = 1 - ground, -contrast
@@ -152,12 +156,15 @@ class Palette:
         return cls(style, ground, contrast, (u[3], u[4]))
 
     def background(self, chance: float) -> NDArray[np.float32]:
+        """The colour of the background."""
         return tint(self.ground, within(self.style.chroma, chance), self.hues[0])
 
     def character(self, chance: float) -> Colour:
+        """The colour of the character."""
         return solid(tint(self.ground + self.contrast, within(self.style.chroma, chance), self.hues[1]))
 
     def clutter(self, rng: np.random.Generator) -> Colour:
+        """The colour of a piece of clutter, on either side of the background's."""
         u = rng.random(4).tolist()
         offset = math.copysign(within(self.style.clutter, u[0]) * abs(self.contrast), u[1] - 0.5)
         return solid(tint(self.ground + offset, within(self.style.chroma, u[2]), u[3]))

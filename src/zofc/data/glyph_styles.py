@@ -16,6 +16,7 @@ Frequencies = tuple[tuple[str, float], ...]  # of one choice among several; they
 
 
 def evenly(*choices: str) -> Frequencies:
+    """Choices of equal frequency."""
     return tuple((choice, 1 / len(choices)) for choice in choices)
 
 

@@ -118,6 +118,7 @@ class Loader:
 
     @cached_property
     def labels(self) -> Tensor:
+        """Labels of all images, on the device where batches are made."""
         return torch.from_numpy(self.image_set.labels.copy()).to(self.made_on)
 
     @cached_property

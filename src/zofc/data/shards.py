@@ -94,11 +94,13 @@ class Rows:
     domains: NDArray[np.int64] | None  # (n,)
 
     def take(self, indices: NDArray[np.int64]) -> Rows:
+        """The rows at these indices."""
         domains = None if self.domains is None else self.domains[indices]
         rows, labels = self.rows[indices], self.labels[indices]
         return Rows(self.files, self.columns, self.shards[indices], rows, labels, domains)
 
     def renumber(self, present: NDArray[np.int64]) -> Rows:
+        """The same rows with labels that count only the classes present."""
         labels = np.searchsorted(present, self.labels)
         return Rows(self.files, self.columns, self.shards, self.rows, labels, self.domains)
 

@@ -36,9 +36,11 @@ class Images(Protocol):
         """Where image `index` comes from, for error messages."""
         ...
 
-    def load(self, index: int) -> Image.Image: ...
+    def load(self, index: int) -> Image.Image:
+        """Image `index`."""
 
-    def take(self, indices: NDArray[np.int64]) -> Images: ...
+    def take(self, indices: NDArray[np.int64]) -> Images:
+        """The images at these indices, in this order."""
 
     @property
     def array(self) -> NDArray[np.uint8] | None:
@@ -58,12 +60,15 @@ class ArrayImages:
         return len(self.array)
 
     def name(self, index: int) -> str:
+        """The file of an image, or its index."""
         return f"{self.origin}[{index}]" if self.names is None else self.names[index]
 
     def load(self, index: int) -> Image.Image:
+        """Image `index`."""
         return Image.fromarray(self.array[index])
 
     def take(self, indices: NDArray[np.int64]) -> ArrayImages:
+        """The images at these indices."""
         names = None if self.names is None else [self.names[i] for i in indices]
         return ArrayImages(self.array[indices], self.origin, names)
 
@@ -120,9 +125,11 @@ class EncodedImages:
         return len(self.items)
 
     def name(self, index: int) -> str:
+        """The file of an image."""
         return self.names[index]
 
     def load(self, index: int) -> Image.Image:
+        """Image `index`, decoded."""
         return decode(self.items[index], self.names[index])
 
     def size(self, index: int) -> tuple[int, int]:
@@ -131,6 +138,7 @@ class EncodedImages:
             return upright_size(image)
 
     def take(self, indices: NDArray[np.int64]) -> EncodedImages:
+        """The images at these indices."""
         return EncodedImages([self.items[i] for i in indices], [self.names[i] for i in indices])
 
 
@@ -146,10 +154,12 @@ class ImageSet:
         return len(self.labels)
 
     def take(self, indices: NDArray[np.int64]) -> ImageSet:
+        """The images and labels at these indices."""
         domains = None if self.domains is None else self.domains[indices]
         return ImageSet(self.images.take(indices), self.labels[indices], domains)
 
     def relabel(self, labels: NDArray[np.int64]) -> ImageSet:
+        """The same images with other labels."""
         return replace(self, labels=labels)
 
 

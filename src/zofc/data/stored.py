@@ -26,6 +26,7 @@ class Store:
 
     @classmethod
     def open(cls, path: Path, handle: IO[bytes] | None = None) -> Store:
+        """Map the files of a store into memory."""
         with np.load(path / INDEX, allow_pickle=False) as index:
             sizes = index["sizes"]
         total = int((3 * sizes.prod(1)).sum())
@@ -43,6 +44,7 @@ class Store:
 
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
+        """Where each image starts among the pixels."""
         return np.concatenate([[0], np.cumsum(3 * self.sizes.prod(1))])  # (n + 1,)
 
     @cached_property

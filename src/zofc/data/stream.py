@@ -51,10 +51,12 @@ class Part:
 
     @property
     def classes(self) -> range:
+        """Class ids of the part in the stream."""
         return range(self.start, self.start + len(self.order))
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Class names in the order of the stream."""
         return tuple(self.source.classes[label] for label in self.order)
 
     def ids(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -160,6 +162,7 @@ class Stream:
         return bool(self.parts) and classes.start >= self.parts[0].start
 
     def train_set(self, task: Task) -> ImageSet:
+        """Training images of a task."""
         if not self.has_data(task.classes):
             raise DataError(f"task {task.index} was learnt in an earlier run; its images are not here any more")
         return join([part.select(part.source.train, task.classes) for part in self.parts])
@@ -190,6 +193,7 @@ class DomainStream:
 
     @classmethod
     def build(cls, source: Source, *, order_seed: int, classes: int | None = None) -> DomainStream:
+        """A stream of a source's domains, in an order drawn from the seed."""
         _check_domains(source, "domain")
         part = Part(source, 0, _first_classes(source, order_seed, classes))
         order = class_order(len(source.domain_names), order_seed)
@@ -202,16 +206,20 @@ class DomainStream:
 
     @property
     def parts(self) -> tuple[Part, ...]:
+        """The one source of the stream."""
         return (self.part,)
 
     @property
     def checksums(self) -> dict[str, str]:
+        """Checksum of the data by source."""
         return {self.part.source.name: self.part.source.checksum}
 
     def train_set(self, task: Task) -> ImageSet:
+        """Training images of a task."""
         return self._of_domain(self.part.source.train, task.index)
 
     def test_set(self, number: int) -> ImageSet:
+        """Test images of the domain of a task."""
         return self._of_domain(self.part.source.test, number)
 
     def evaluation(self, task: Task) -> Iterator[tuple[list[str], ImageSet]]:
@@ -220,6 +228,7 @@ class DomainStream:
             yield [self.domain(number)], self.test_set(number)
 
     def domain(self, number: int) -> str:
+        """Name of the domain of a task."""
         return self.part.source.domain_names[int(self.order[number])]
 
     def _of_domain(self, images: ImageSet, number: int) -> ImageSet:

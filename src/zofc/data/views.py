@@ -101,6 +101,7 @@ class TrainView:
     std: Stat = None
 
     def draw(self, sizes: NDArray[np.int64], rng: np.random.Generator) -> Crops:
+        """Random crops and flips for images of these sizes."""
         return draw_crops(sizes, self.scale, self.ratio, self.flip, rng)
 
     def cut(self, image: Image.Image, box: Sequence[int], flip: bool) -> Tensor:

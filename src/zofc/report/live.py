@@ -20,6 +20,8 @@ GRACE = 2.0  # seconds that a process which has let go of a run may take to end 
 
 @dataclass(frozen=True)
 class Epoch:
+    """What an epoch measured."""
+
     task: int
     epoch: int
     loss: float
@@ -99,10 +101,12 @@ class RunView:
 
     @property
     def over(self) -> bool:
+        """Whether nothing more will happen."""
         return self.status in ("finished", "interrupted", "stopped")
 
     @property
     def tasks(self) -> int:
+        """Number of tasks of the run."""
         return int(self.header.get("tasks", 0))
 
     @property
@@ -113,10 +117,12 @@ class RunView:
 
     @property
     def steps(self) -> int:
+        """Number of steps of the current task."""
         return int(self.task.get("steps", 0))
 
     @property
     def per_epoch(self) -> int:
+        """Number of steps of an epoch."""
         return self.steps // max(int(self.task.get("epochs", 0)), 1)
 
     @property
@@ -127,6 +133,7 @@ class RunView:
 
     @property
     def peak_memory(self) -> int | None:
+        """Peak memory of all tasks so far, in bytes."""
         return max((int(found.get("peak_memory") or 0) for found in self.trained.values()), default=0) or None
 
     def guessed_step(self, now: float) -> int:
@@ -231,5 +238,6 @@ class Follower:
 
 
 def duration(seconds: float) -> str:
+    """Hours, minutes and seconds."""
     minutes, second = divmod(round(max(seconds, 0)), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{second:02}"

@@ -52,6 +52,8 @@ Optimizers = dict[str, dict[str, dict[str, Any]]]  # mover -> parameter -> entry
 
 
 class Checkpoint(NamedTuple):
+    """Everything that a run resumes from."""
+
     progress: Progress
     method: dict[str, Tensor]
     optimizers: Optimizers

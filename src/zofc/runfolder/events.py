@@ -24,6 +24,7 @@ class EventLog:
             self.file = self.path.open("a", encoding="utf-8")
 
     def event(self, event: Event) -> None:
+        """Append an event."""
         with explain_os_errors(self.path):
             self.file.write(json.dumps(event) + "\n")
             self.file.flush()
@@ -32,6 +33,7 @@ class EventLog:
         """Single steps are not logged."""
 
     def close(self) -> None:
+        """Close the file."""
         with explain_os_errors(self.path):
             self.file.close()
 

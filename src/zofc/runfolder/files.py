@@ -62,6 +62,7 @@ def write_atomic(path: Path, data: bytes | str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, atomically."""
     write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
@@ -69,6 +70,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def damaged(path: Path, what: str) -> RunError:
+    """The error for a file of a run that cannot be used."""
     return RunError(f"{path.parent}: {path.name} {what}; restore the file, or remove the folder and run again")
 
 
@@ -105,6 +107,7 @@ def parse_object(content: bytes, path: Path, line: int = 1) -> dict[str, Any]:
 
 
 def as_mapping(value: object, path: Path) -> dict[str, Any]:
+    """The content of a file, which must be names and values."""
     if not isinstance(value, Mapping):
         what = "nothing" if value is None else type(value).__name__
         raise damaged(path, f"should hold names and values, got {what}")

@@ -75,6 +75,7 @@ class Run:
 
     @property
     def recipe_file(self) -> Path:
+        """The file that makes a folder a run folder."""
         return self.path / names.RECIPE
 
     @property
@@ -100,6 +101,7 @@ class Run:
 
     @property
     def name(self) -> str:
+        """The name of the recipe, or of the folder."""
         return str(self.setting("name") or self.path.resolve().name)
 
     @property
@@ -134,6 +136,7 @@ class Run:
 
     @property
     def metrics(self) -> Mapping[str, Any]:
+        """The content of `metrics.json`."""
         return self._object(names.METRICS)
 
     @property
@@ -143,15 +146,19 @@ class Run:
 
     @property
     def events(self) -> tuple[Event, ...]:
+        """The content of `events.jsonl`."""
         return self._read(names.EVENTS, parse_events, b"")
 
     def write_environment(self, value: Mapping[str, Any]) -> None:
+        """Write `environment.json`."""
         write_json(self.path / names.ENVIRONMENT, value)
 
     def write_metrics(self, value: Mapping[str, Any]) -> None:
+        """Write `metrics.json`."""
         write_json(self.path / names.METRICS, value)
 
     def write_matrix(self, matrix: AccuracyMatrix) -> None:
+        """Write `matrix.json`."""
         write_json(self.path / names.MATRIX, matrix.to_json())
 
     def check_weights(self, checksum: str | None) -> None:
@@ -177,10 +184,12 @@ class Run:
 
     @property
     def finished(self) -> bool:
+        """Whether all tasks are learned."""
         return self.metrics.get("finished") is True
 
     @property
     def tasks_done(self) -> int:
+        """Number of tasks learned."""
         return len(self.matrix.rows) if self.matrix else int(number_at(self.metrics, "tasks") or 0)
 
     @property
@@ -208,10 +217,12 @@ class Run:
 
     @property
     def train_seconds(self) -> float | None:
+        """Seconds of training."""
         return number_at(self.metrics, "seconds.train")
 
     @property
     def evaluate_seconds(self) -> float | None:
+        """Seconds of evaluation."""
         return number_at(self.metrics, "seconds.evaluate")
 
     @property
@@ -262,6 +273,7 @@ class Run:
         return dict(sorted((int(file.stem), file) for file in files if file.stem.isdecimal()))
 
     def measurement_file(self, kind: Measurement) -> Path:
+        """The file of a kind of measurement."""
         return self.path / f"{kind}.json"
 
     def measurement(self, kind: Measurement) -> Mapping[str, Any]:
@@ -277,6 +289,7 @@ class Run:
 
     @property
     def flatness(self) -> tuple[Flatness, ...]:
+        """The content of `flatness.json`."""
         return self._read(self.measurement_file("flatness").name, parse_flatness, b"{}")
 
     @property

@@ -49,7 +49,8 @@ class Job(Protocol):
     def name(self, recipe: Recipe, runs: Path) -> str:
         """Of the result, below `runs`."""
 
-    def done(self, recipe: Recipe, runs: Path) -> bool: ...
+    def done(self, recipe: Recipe, runs: Path) -> bool:
+        """Whether its result is there."""
 
     def do(self, recipe: Recipe, runs: Path) -> Row:
         """Do what is left of it; what a table needs."""

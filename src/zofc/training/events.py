@@ -26,9 +26,16 @@ class StepStatus:
 
 
 class Listener(Protocol):
-    def event(self, event: Event) -> None: ...
-    def step(self, status: StepStatus) -> None: ...
-    def close(self) -> None: ...
+    """What may receive events."""
+
+    def event(self, event: Event) -> None:
+        """Receive an event."""
+
+    def step(self, status: StepStatus) -> None:
+        """Receive the status after a step."""
+
+    def close(self) -> None:
+        """Release what it holds; the run is over."""
 
 
 class Events:
@@ -38,11 +45,13 @@ class Events:
         self.listeners = list(listeners)
 
     def send(self, kind: str, /, **fields: Any) -> None:
+        """Send an event with its time and fields."""
         event = {"time": round(time.time(), 3), "event": kind, **fields}
         for listener in self.listeners:
             listener.event(event)
 
     def step(self, status: StepStatus) -> None:
+        """Send the status after a step."""
         for listener in self.listeners:
             listener.step(status)
 

@@ -22,6 +22,7 @@ class ScalarLogger:
         self.write, self.finish = write, finish
 
     def event(self, event: Event) -> None:
+        """Log the scalars of an epoch or an evaluation."""
         if event["event"] == "epoch":
             rates = {f"lr/{name}": value for name, value in event["lr"].items()}
             self.write({"train/loss": event["loss"], "train/accuracy": event["accuracy"], **rates}, event["number"])
@@ -31,9 +32,10 @@ class ScalarLogger:
             self.write({**row, **overall}, event["task"] + 1)
 
     def step(self, status: StepStatus) -> None:
-        pass
+        """Log nothing: epochs are enough."""
 
     def close(self) -> None:
+        """Finish the session of the tool."""
         self.finish()
 
 
@@ -70,12 +72,14 @@ LOGGERS: dict[str, Callable[[Recipe, Path], ScalarLogger]] = {
 
 
 def check_loggers(recipe: Recipe) -> None:
+    """Refuse unknown loggers before any work."""
     for name in recipe.training.loggers:
         if name not in LOGGERS:
             raise RecipeError(f"training.loggers: unknown logger '{name}'{nearest(name, LOGGERS)}")
 
 
 def make_loggers(recipe: Recipe, run: Path) -> list[ScalarLogger]:
+    """The loggers of a recipe."""
     return [LOGGERS[name](recipe, run) for name in recipe.training.loggers]
 
 

@@ -96,6 +96,7 @@ def _open(recipe: Recipe, spec: str, notice: Callable[[str], None], test_fractio
 
 
 def order_seed(recipe: Recipe) -> int:
+    """The seed of the class order."""
     return recipe.seed if recipe.data.order_seed is None else recipe.data.order_seed
 
 
@@ -107,6 +108,7 @@ def check_tasks(recipe: Recipe, stream: AnyStream, learned: int = 0) -> AnyStrea
 
 
 def build_stream(recipe: Recipe, notice: Callable[[str], None]) -> AnyStream:
+    """The stream of a recipe, with its images opened."""
     data, seed = recipe.data, order_seed(recipe)
     if data.by == "domain" and (data.joint or data.then):
         raise RecipeError("data.by: a stream of domains is neither joint nor followed by further sources")

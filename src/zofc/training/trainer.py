@@ -191,6 +191,7 @@ class Trainer:
 
     @property
     def matrix(self) -> AccuracyMatrix:
+        """The accuracy matrix so far."""
         progress = self.progress
         rows, groups = tuple(map(tuple, progress.rows)), tuple(map(tuple, progress.groups))
         return AccuracyMatrix(rows, tuple(progress.counts), groups)
