@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,8 @@ from zofc.methods.adapter import AdapterClassifier
 from zofc.model.backbone import Backbone
 from zofc.optim.directions import Space
 from zofc.recipe import Recipe
+from zofc.report.draw_matplotlib import encode, pictures
+from zofc.report.figures import loss_landscape
 from zofc.runfolder import Run
 from zofc.runfolder.checkpoint import load_checkpoint, load_task
 from zofc.runfolder.identity import recipe_digest
@@ -449,8 +452,8 @@ def test_the_picture_of_a_run_is_a_png(kept: Run, tmp_path: Path, through: bool)
     lines, plane = landscape.of_run(run, QUICK, "peft+head", through, 4, lambda text: None)
     assert list(lines.losses) == ["task 1", "task 3", "tasks 1–2"]
     assert list(plane.marks) == (["after task 1", "after task 3", "after task 2"] if through else ["after task 3"])
-    landscape.draw(lines, plane, tmp_path / "picture.png", "a run")
-    with Image.open(tmp_path / "picture.png") as picture:
+    drawn = encode(pictures(loss_landscape(asdict(lines), asdict(plane)), "a run"), "png")
+    with Image.open(io.BytesIO(drawn)) as picture:
         assert picture.width > 1000
     state = measure(run, Settings(over=("peft+head",), images=2, batch=8, products=1, probes=1, directions=1), [])
     last = state.by_set["peft+head"][-1]

@@ -17,7 +17,11 @@ from rich.console import Console
 
 from zofc.errors import RunError
 from zofc.recipe import Recipe
-from zofc.report import figures, interactive, page, tables
+from zofc.report import figures, page, tables
+from zofc.report.draw_matplotlib import picture
+from zofc.report.draw_plotly import page_figure
+from zofc.report.drawing import COLOURS, DARK_COLOURS, Style
+from zofc.report.grid import Grid
 from zofc.report.labels import labels, placement, split
 from zofc.report.seeds import over_seeds
 from zofc.runfolder import Run, find_runs, open_run, read_runs
@@ -82,7 +86,7 @@ def write_run(
     return folder
 
 
-def printed(grid: tables.Grid, width: int = 80) -> str:
+def printed(grid: Grid, width: int = 80) -> str:
     """What a plain terminal of this width shows."""
     file = io.StringIO()
     Console(file=file, width=width, color_system=None, force_terminal=False).print(grid)
@@ -279,7 +283,7 @@ def test_a_table_turned_has_a_row_for_each_column_and_the_same_notes(runs: list[
 
 def test_words_in_a_column_are_not_piled_up() -> None:
     long = "peft ZO ×4 forward gradient, head ZO ×4 forward gradient"
-    grid = tables.Grid(("", *"abcdef"), (("placement", *[long] * 6), ("accuracy", *["12.34"] * 6)))
+    grid = Grid(("", *"abcdef"), (("placement", *[long] * 6), ("accuracy", *["12.34"] * 6)))
     for part in printed(grid).split("\n\n"):
         assert len(part.splitlines()) <= 2 + 4 + 1  # headings, the words in four lines, the numbers
 
@@ -426,15 +430,14 @@ def test_markdown_has_a_line_per_run_and_its_warnings(runs: list[Run]) -> None:
 
 
 def test_a_run_has_one_colour_in_every_figure(runs: list[Run]) -> None:
-    drawn = figures.accuracy_over_tasks(runs).axes[0].get_lines()
-    assert [line.get_color() for line in drawn] == [figures.colour(number) for number in range(4)]
-    forgotten = figures.forgetting_by_task(runs).axes[0].get_lines()  # only two runs have more than one task
-    assert [line.get_color() for line in forgotten] == [figures.colour(0), figures.colour(1)]
-    for plotted in (interactive.accuracy_over_tasks(runs), interactive.forgetting_by_task(runs)):
-        assert all(trace.line.color == figures.colour(trace.meta["run"]) for trace in plotted.data)
+    for chart, shown in ((figures.accuracy_over_tasks(runs), 4), (figures.forgetting_by_task(runs), 2)):
+        colours = [COLOURS[curve.number] for curve in chart.curves]
+        assert len(colours) == shown  # only two runs have more than one task
+        assert [line.get_color() for line in picture(chart).axes[0].get_lines()] == colours
+        assert [trace.line.color for trace in page_figure(chart).data] == colours
 
 
-@pytest.mark.parametrize(("palette", "page_colour"), [(figures.COLOURS, "#ffffff"), (figures.DARK_COLOURS, "#14181d")])
+@pytest.mark.parametrize(("palette", "page_colour"), [(COLOURS, "#ffffff"), (DARK_COLOURS, "#14181d")])
 def test_every_colour_stands_out_from_the_page(palette: tuple[str, ...], page_colour: str) -> None:
     def luminance(colour: str) -> float:  # WCAG 2.2
         parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
@@ -447,28 +450,29 @@ def test_every_colour_stands_out_from_the_page(palette: tuple[str, ...], page_co
         assert (high + 0.05) / (low + 0.05) >= 3
 
 
-def test_runs_look_different_beyond_the_palette(tmp_path: Path) -> None:
-    lines = [figures.Line(number, "", (1,), (1.0,)) for number in range(24)]
-    assert len({(line.colour, line.dash) for line in lines}) == 24
+def test_runs_look_different_beyond_the_palette() -> None:
+    assert len(COLOURS) == len(DARK_COLOURS)
+    assert len({(Style.of(number).colour, Style.of(number).dash) for number in range(32)}) == 32
 
 
 def test_lines_show_what_the_matrix_holds(runs: list[Run]) -> None:
-    lines = {line.label: line for line in figures.accuracy_lines(runs)}
+    lines = {curve.label: curve for curve in figures.accuracy_over_tasks(runs).curves}
     assert lines["First order"].x == (1, 2, 3)
     assert lines["First order"].y == (90.0, 88.25, 86.5)
     assert lines["Joint"].level and lines["Joint"].x == (1, 20) and set(lines["Joint"].y) == {70.0}
     assert "Just begun" not in lines
-    assert [line.y for line in figures.forgetting_lines(runs)][1] == (3.0, 1.5)
+    assert figures.forgetting_by_task(runs).curves[1].y == (3.0, 1.5)
 
 
 def test_axes_have_names_and_units(runs: list[Run]) -> None:
-    accuracy, forgotten = figures.accuracy_over_tasks(runs).axes[0], figures.forgetting_by_task(runs).axes[0]
+    charts = figures.accuracy_over_tasks(runs), figures.forgetting_by_task(runs)
+    accuracy, forgotten = (picture(chart).axes[0] for chart in charts)
     assert (accuracy.get_xlabel(), accuracy.get_ylabel()) == (
         "tasks learned (number)",
         "accuracy on all classes seen (%)",
     )
     assert (forgotten.get_xlabel(), forgotten.get_ylabel()) == ("task no.", "forgetting (percentage points)")
-    heat = figures.accuracy_heatmap(runs[1])
+    heat = picture(figures.accuracy_heat_map(runs[1]))
     assert [axes.get_ylabel() for axes in heat.axes] == ["after task no.", "accuracy (%)"]
 
 
@@ -486,18 +490,17 @@ def test_titles_with_dollars_and_underscores_are_drawn_as_they_are(tmp_path: Pat
     run = open_run(write_run(tmp_path / "r", triangle(2), title="_cheap $5 $x^{"))
     paths = figures.save_figures([run], tmp_path / "figures", ("svg",))
     assert len(paths) == 3
-    (text,) = figures.accuracy_over_tasks([run]).legends[0].get_texts()
+    (text,) = picture(figures.accuracy_over_tasks([run])).legends[0].get_texts()
     assert text.get_text() == "_cheap $5 $x^{"
 
 
 def test_a_run_without_a_matrix_has_no_heat_map(runs: list[Run]) -> None:
-    for draw in (figures.accuracy_heatmap, interactive.accuracy_heatmap):
-        with pytest.raises(ValueError, match="no task has been evaluated yet"):
-            draw(runs[4])
+    with pytest.raises(ValueError, match="no task has been evaluated yet"):
+        figures.accuracy_heat_map(runs[4])
 
 
 def test_memory_stands_beside_accuracy_for_every_run_that_measured_both(runs: list[Run]) -> None:
-    points = interactive.memory_and_accuracy(runs)
+    points = page_figure(figures.memory_and_accuracy(runs))
     assert points.layout.xaxis.title.text == "peak memory of a training step (MiB)"
     assert points.layout.yaxis.title.text == "accuracy on all classes (%)"
     found = {trace.meta["label"]: (trace.x[0], trace.y[0]) for trace in points.data}
@@ -506,12 +509,12 @@ def test_memory_stands_beside_accuracy_for_every_run_that_measured_both(runs: li
 
 
 def test_a_matrix_names_its_cells_and_writes_numbers_that_can_be_read_on_them(runs: list[Run]) -> None:
-    heat = interactive.accuracy_heatmap(runs[2], 7).data[0]
+    heat = page_figure(figures.accuracy_heat_map(runs[2], 7)).data[0]
     assert heat.customdata[0][1] == "70.00 % all tasks at once, on the classes of task 2: class 2, class 3"
     assert heat.meta == {"run": 7}
     matrix = replace(runs[2].matrix, rows=((10.0, 90.0, None),))
     runs[2].write_matrix(matrix)
-    _, dark, light = interactive.accuracy_heatmap(runs[2]).data
+    _, dark, light = page_figure(figures.accuracy_heat_map(runs[2])).data
     assert (dark.text, dark.textfont.color) == (("10",), "#fff")
     assert (light.text, light.textfont.color) == (("90",), "#000")
 
@@ -530,8 +533,7 @@ def test_flatness_is_drawn_by_the_parameters_it_is_about(runs: list[Run]) -> Non
     run.write_measurement("flatness", content)
     assert [(row.task, row.over, row.rho) for row in run.flatness] == [(2, "peft", 0.005), (2, "peft+head", 0.005)]
     assert run.flatness[0].values == {"phi": 1.5, "lambda_max": 3.0, "trace": 40.0}
-    plots = interactive.flatness_plots([run, *runs[1:]])
-    assert [plot.heading for plot in plots] == [
+    assert [chart.title for chart in figures.flatness_over_tasks([run, *runs[1:]])] == [
         "Score Φ, over peft",
         "Largest eigenvalue of the Hessian, over peft",
         "Trace of the Hessian, over peft",
@@ -546,8 +548,10 @@ def test_flatness_over_decades_gets_a_logarithmic_axis(runs: list[Run]) -> None:
     def axis(*values: float) -> str | None:
         rows = [{"task": task, "phi": value} for task, value in enumerate(values, 1)]
         runs[0].write_measurement("flatness", {"rows": rows})
-        (plot,) = interactive.flatness_plots(runs[:1])
-        return plot.figure.layout.yaxis.type
+        (chart,) = figures.flatness_over_tasks(runs[:1])
+        assert picture(chart).axes[0].get_yscale() == ("log" if chart.y.log else "linear")
+        kind: str | None = page_figure(chart).layout.yaxis.type
+        return kind
 
     assert (axis(0.01, 2.0), axis(1.0, 2.0), axis(-1.0, 200.0)) == ("log", None, None)
 
@@ -691,9 +695,9 @@ def test_the_page_is_written_whole_or_not_at_all(runs: list[Run], tmp_path: Path
     target = tmp_path / "new" / "report.html"
     assert page.write_report(runs[:1], target) == target
     assert [path.name for path in target.parent.iterdir()] == ["report.html"]
-    with pytest.raises(RunError, match="new: a folder, expected the name of the page"):
+    with pytest.raises(RunError, match="new is a folder, expected the name of a file"):
         page.write_report(runs[:1], target.parent)
-    with pytest.raises(RunError, match=r"report\.html: the report cannot be written: "):
+    with pytest.raises(RunError, match=r"cannot write .*report\.html: "):
         page.write_report(runs[:1], target / "report.html")
     assert [path.name for path in target.parent.iterdir()] == ["report.html"]
     with pytest.raises(RunError, match="no runs"):
@@ -788,15 +792,15 @@ def test_time_of_several_seeds_is_their_mean_memory_the_most_and_a_radius_is_one
 
 def test_figures_of_several_seeds_have_bars_and_those_of_one_run_none(tmp_path: Path) -> None:
     record = seeds_apart(tmp_path)
-    for figure in (interactive.accuracy_over_tasks, interactive.forgetting_by_task, interactive.memory_and_accuracy):
-        (trace,) = figure([record]).data
+    for chart in (figures.accuracy_over_tasks, figures.forgetting_by_task, figures.memory_and_accuracy):
+        (trace,) = page_figure(chart([record])).data
         assert len(trace.error_y.array) == len(trace.y) and "±" in trace.customdata[0]
-        (trace,) = figure([open_run(tmp_path / "1")]).data
+        (trace,) = page_figure(chart([open_run(tmp_path / "1")])).data
         assert trace.error_y.array is None and "±" not in trace.customdata[0]
-    by_heading = {plot.heading: plot.figure.data[0] for plot in interactive.flatness_plots([record])}
+    by_heading = {chart.title: page_figure(chart).data[0] for chart in figures.flatness_over_tasks([record])}
     assert by_heading["Score Φ, over peft"].error_y.array == pytest.approx((0.5**0.5,))
     assert by_heading["Score Φ, over head"].error_y.array is None
-    assert figures.accuracy_over_tasks([record]).axes[0].containers  # error bars
+    assert picture(figures.accuracy_over_tasks([record])).axes[0].containers  # error bars
 
 
 def test_the_page_says_of_how_many_runs_its_lines_are_and_where_they_lie(tmp_path: Path) -> None:

@@ -20,6 +20,9 @@ from zofc.analysis.cost import cost
 from zofc.cli import app
 from zofc.errors import RecipeError, RunError
 from zofc.recipe import Recipe, change_recipe, files, load_recipe, recipe_names
+from zofc.report.draw_matplotlib import picture
+from zofc.report.draw_plotly import own_page
+from zofc.report.drawing import Axis, Chart, Curve, Style, wrap_title
 from zofc.report.grid import Grid
 from zofc.runfolder import Run, open_run
 from zofc.studies import export, figures, jobs, reproduce, tables
@@ -714,17 +717,18 @@ def test_nothing_in_a_picture_lies_over_anything_else() -> None:
     rows = [{"line": title, "seed": seed, "flatness": {"peft": [(2, 0.1 * seed), (3, 0.2)]}}
             for title in ("Adapter + Cls., FO", "ZO-FC") for seed in (1, 2)]  # fmt: skip
     title = "Flatness of the old tasks' loss, first and zeroth order, over the adapter alone (imagenet-r-inc5, paper)"
-    drawing = figures.flatness(title, rows, "peft", 0.005)
-    assert drawing.series[0] == figures.Series("Adapter + Cls., FO", (2, 3), (pytest.approx(0.15), 0.2),
-                                               (pytest.approx(0.1 / 2**0.5), 0.0))  # fmt: skip
-    picture = figures.picture(drawing)
-    picture.draw_without_rendering()
-    (axes,), (legend,) = picture.axes, picture.legends
+    chart = figures.flatness(title, rows, "peft", 0.005)
+    first = chart.curves[0]
+    assert (first.label, first.x) == ("Adapter + Cls., FO", (2, 3))
+    assert first.y == (pytest.approx(0.15), 0.2) and first.spread == (pytest.approx(0.1 / 2**0.5), 0.0)
+    drawn = picture(chart)
+    drawn.draw_without_rendering()
+    (axes,), (legend,) = drawn.axes, drawn.legends
     texts = [axes.title, axes.xaxis.label, axes.yaxis.label, legend]
     boxes = [text.get_window_extent() for text in texts]
     for number, box in enumerate(boxes):
-        assert picture.bbox.containsx(box.x0) and picture.bbox.containsx(box.x1)
-        assert picture.bbox.containsy(box.y0) and picture.bbox.containsy(box.y1)
+        assert drawn.bbox.containsx(box.x0) and drawn.bbox.containsx(box.x1)
+        assert drawn.bbox.containsy(box.y0) and drawn.bbox.containsy(box.y1)
         assert not any(box.overlaps(other) for other in boxes[number + 1 :])
     assert axes.get_xlabel() == "tasks learned" and axes.get_ylabel().startswith(
         "Φ of the old tasks' loss at ρ = 0.005"
@@ -732,28 +736,26 @@ def test_nothing_in_a_picture_lies_over_anything_else() -> None:
 
 
 def test_a_method_has_one_colour_under_either_order_and_no_two_methods_look_alike() -> None:
-    lines = [line.title for line in STUDIES["tradeoff"].lines]
-    drawing = figures.curves("title", [{"line": line, "over_time": [80.0, 60.0]} for line in lines])
-    found = {series.title: look for series, look in zip(drawing.series, figures.looks(drawing), strict=True)}
+    def looks(*lines: str) -> dict[str, tuple[str, str]]:
+        chart = figures.accuracy("title", [{"line": line, "over_time": [80.0, 60.0]} for line in lines])
+        for line, curve in zip(picture(chart).axes[0].get_lines(), chart.curves, strict=True):
+            zeroth = curve.label.endswith(", ZO")
+            assert (line.get_linestyle() == "--") == (line.get_markerfacecolor() == "white") == zeroth
+        return {curve.label: (curve.style.colour, curve.style.marker) for curve in chart.curves}
+
+    found = looks(*(line.title for line in STUDIES["tradeoff"].lines))
     for title, look in found.items():
         for other, same in found.items():
-            one_method = title.removesuffix(", FO").removesuffix(", ZO") == other.removesuffix(", FO").removesuffix(
-                ", ZO"
-            )
-            assert (look == same) == one_method, (title, other)
-    for line, series in zip(figures.picture(drawing).axes[0].get_lines(), drawing.series, strict=True):
-        assert (
-            (line.get_linestyle() == "--") == (line.get_markerfacecolor() == "white") == series.title.endswith(", ZO")
-        )
-    few = figures.curves("title", [{"line": line, "over_time": [80.0]} for line in ("EASE, ZO", "Prompt, FO", "ZO-FC")])
-    ease, other, black = figures.looks(few)
-    assert ease == found["EASE, FO"] and black == found["ZO-FC"] and other not in (ease, black)
+            methods = {name.removesuffix(", FO").removesuffix(", ZO") for name in (title, other)}
+            assert (look == same) == (len(methods) == 1), (title, other)
+    few = looks("EASE, ZO", "Prompt, FO", "ZO-FC")
+    assert few["EASE, ZO"] == found["EASE, FO"] and few["ZO-FC"] == found["ZO-FC"] and len(set(few.values())) == 3
 
 
 def test_a_title_is_cut_into_lines_of_about_the_same_length() -> None:
     title = "Peak memory of a step against accuracy (cifar100-inc5, scale small, fast)"
-    assert figures.evenly(title) == ["Peak memory of a step against accuracy", "(cifar100-inc5, scale small, fast)"]
-    assert figures.evenly("Short") == ["Short"] and figures.evenly("") == []
+    assert wrap_title(title) == ["Peak memory of a step against accuracy", "(cifar100-inc5, scale small, fast)"]
+    assert wrap_title("Short") == ["Short"] and wrap_title("") == []
 
 
 @pytest.mark.parametrize(
@@ -762,26 +764,26 @@ def test_a_title_is_cut_into_lines_of_about_the_same_length() -> None:
      (range(1, 41), [1, 5, 10, 15, 20, 25, 30, 35, 40]), (range(1, 70), [1, 10, 20, 30, 40, 50, 60, 69])],
 )  # fmt: skip
 def test_the_first_and_the_last_task_have_a_tick(tasks: range, expected: list[int]) -> None:
-    spread = (0.0,) * len(tasks)
-    drawing = figures.Drawing("", "tasks", "%", (figures.Series("one", tuple(tasks), spread, spread),))
-    assert figures.ticks(drawing) == expected
+    curve = Curve("one", tuple(tasks), (0.0,) * len(tasks), Style.of(0))
+    assert Chart(Axis("tasks", whole=True), Axis("%"), (curve,)).ticks == expected
 
 
 def test_what_trains_nothing_is_a_level_beside_the_points_of_the_trade_off() -> None:
     rows = [{"line": "SimpleCIL", "all_classes": 36.0, "steps": 0, "peak_memory": 1},
             {"line": "ZO-FC", "all_classes": 31.0, "steps": 9, "peak_memory": 2**30}]  # fmt: skip
-    drawing = figures.trade_off("title", rows)
-    assert [series.title for series in drawing.series] == ["ZO-FC"] and drawing.series[0].x == (1.0,)
-    assert drawing.levels == (("SimpleCIL (no steps)", 36.0),)
-    assert "SimpleCIL (no steps)" in {text.get_text() for text in figures.picture(drawing).legends[0].get_texts()}
-    assert "SimpleCIL (no steps)" in figures.interactive(drawing).to_json()
+    chart = figures.trade_off("title", rows)
+    level, point = chart.curves
+    assert (point.label, point.x, point.y) == ("ZO-FC", (1.0,), (31.0,))
+    assert level.level and (level.label, level.y) == ("SimpleCIL (no steps)", (36.0,))
+    assert level.label in {text.get_text() for text in picture(chart).legends[0].get_texts()}
+    assert level.label in own_page(chart)
 
 
 def test_first_and_zeroth_order_are_drawn_apart_by_kind_of_classifier() -> None:
     study = get_study("fo-vs-zo-curves")
     rows = [{"line": line.title, "setting": "cifar100-inc5", "over_time": [80.0, 60.0]} for line in study.lines]
-    found = dict(reproduce.drawings(study, PAPER, rows, ["cifar100-inc5"]))
-    assert {name: len(drawing.series) for name, drawing in found.items()} == {
+    found = dict(reproduce.draw_study(study, PAPER, rows, ["cifar100-inc5"]))
+    assert {name: len(chart.curves) for name, chart in found.items()} == {
         "cifar100-inc5-prototypes": 5, "cifar100-inc5-learned": 12,
     }  # fmt: skip
     assert "class means" in found["cifar100-inc5-prototypes"].title

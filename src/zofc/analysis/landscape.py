@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,15 +16,13 @@ from zofc.analysis.run_flatness import Settings
 from zofc.analysis.surface import BatchedLoss, Point, difference, dot, moved, norm
 from zofc.errors import RunError
 from zofc.optim.directions import Directions
-from zofc.runfolder import write_atomic
 
 Array = NDArray[np.float64]
 OnProgress = Callable[[str], None]
-COLOURS = ("#0072B2", "#D55E00", "#009E73")  # told apart by colour-blind readers
 
 
 @dataclass(frozen=True)
-class Line:
+class LossLine:
     """Losses at start + α (end − start)."""
 
     positions: Array  # α, (n,)
@@ -37,7 +33,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Plane:
+class LossPlane:
     """Losses at origin + x u + y v."""
 
     x: Array  # (columns,)
@@ -48,7 +44,9 @@ class Plane:
     what: str = "mean loss"
 
 
-def line(losses: Mapping[str, BatchedLoss], start: Point, end: Point, positions: int = 41, beyond: float = 0.5) -> Line:
+def line(
+    losses: Mapping[str, BatchedLoss], start: Point, end: Point, positions: int = 41, beyond: float = 0.5
+) -> LossLine:
     """From `beyond` before the start to as much after the end, in units of their distance. Both ends are hit exactly
     where the positions allow it."""
     along, where = difference(end, start), np.linspace(-beyond, 1 + beyond, positions)
@@ -56,10 +54,12 @@ def line(losses: Mapping[str, BatchedLoss], start: Point, end: Point, positions:
         name: np.array([loss.value(moved(start, along, float(alpha))) for alpha in where])
         for name, loss in losses.items()
     }
-    return Line(where, found, norm(along))
+    return LossLine(where, found, norm(along))
 
 
-def plane_through(loss: BatchedLoss, points: Mapping[str, Point], resolution: int = 21, margin: float = 0.3) -> Plane:
+def plane_through(
+    loss: BatchedLoss, points: Mapping[str, Point], resolution: int = 21, margin: float = 0.3
+) -> LossPlane:
     """The plane of three points, on orthonormal axes: x from the first towards the second, distances as they are."""
     (first, a), (second, b), (third, c) = points.items()
     u, w = difference(b, a), difference(c, a)
@@ -75,18 +75,18 @@ def plane_through(loss: BatchedLoss, points: Mapping[str, Point], resolution: in
     marks = {first: (0.0, 0.0), second: (length, 0.0), third: (across, height)}
     axes = (f"L2 distance: {first} → {second}", f"L2 distance at right angles, to {third}")
     x, y = (_around(np.array([mark[axis] for mark in marks.values()]), resolution, margin) for axis in (0, 1))
-    return Plane(x, y, _values(loss, a, u, _scaled(v, 1 / height), x, y), marks, axes)
+    return LossPlane(x, y, _values(loss, a, u, _scaled(v, 1 / height), x, y), marks, axes)
 
 
 def plane_random(
     loss: BatchedLoss, center: Point, resolution: int = 21, reach: float = 1.0, seed: int = 0, name: str = "center"
-) -> Plane:
+) -> LossPlane:
     """Around a point, `reach` times two random directions with its filters' lengths, to either side."""
     drawn = Directions("gaussian", seed, ("landscape",))
     u, v = (filter_normalised(drawn.draw(0, query, center), center) for query in range(2))
     steps = np.linspace(-reach, reach, resolution)
     axes = (f"random direction 1 (length {norm(u):.3g})", f"random direction 2 (length {norm(v):.3g})")
-    return Plane(steps, steps, _values(loss, center, u, v, steps, steps), {name: (0.0, 0.0)}, axes)
+    return LossPlane(steps, steps, _values(loss, center, u, v, steps, steps), {name: (0.0, 0.0)}, axes)
 
 
 def filter_normalised(direction: Point, like: Point) -> dict[str, Tensor]:
@@ -125,7 +125,7 @@ def of_run(
     through: bool = True,
     resolution: int = 21,
     on_progress: OnProgress = print,
-) -> tuple[Line, Plane]:
+) -> tuple[LossLine, LossPlane]:
     """From the first kept state to the last, all with the rows that the last one has: the line between them, and the
     plane through these and one in the middle, or random around the last one where there is none in the middle."""
     numbers = list(run.kept)
@@ -167,41 +167,3 @@ def of_run(
 
 def _named(tasks: range) -> str:
     return f"task {tasks[0]}" if len(tasks) == 1 else f"tasks {tasks[0]}–{tasks[-1]}"
-
-
-def draw(lines: Line, plane: Plane, path: Path, title: str) -> None:
-    """Both slices side by side, as a PNG."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(12, 4.8), layout="constrained")
-    figure.suptitle(title)
-    left, right = figure.subplots(1, 2)
-    for (name, values), colour in zip(lines.losses.items(), COLOURS, strict=False):
-        left.plot(lines.positions, values, label=f"images of {name}", color=colour)
-    for where, name in ((0, lines.start), (1, lines.end)):
-        left.axvline(where, color="0.6", linestyle=":", linewidth=1)
-        left.annotate(name, (where, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=9)
-    left.set_xlabel(f"position α between the two states, in units of ‖Δθ‖ = {lines.distance:.3g}")
-    left.set_ylabel("mean loss (nats per image)")
-    left.legend(frameon=False)
-    levels = _levels(plane.loss)
-    filled = right.contourf(plane.x, plane.y, plane.loss, levels=levels, cmap="viridis_r")
-    right.contour(plane.x, plane.y, plane.loss, levels=levels, colors="white", linewidths=0.4, alpha=0.7)
-    for name, (x, y) in plane.marks.items():
-        right.plot(x, y, "o", color="#D55E00", markeredgecolor="white", markersize=8)
-        box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.5}
-        right.annotate(name, (x, y), xytext=(0, 9), textcoords="offset points", ha="center", fontsize=9, bbox=box)
-    right.set_xlabel(plane.axes[0])
-    right.set_ylabel(plane.axes[1])
-    figure.colorbar(filled, ax=right, label=f"{plane.what} (nats per image)")
-    picture = BytesIO()
-    figure.savefig(picture, format="png", dpi=150)
-    write_atomic(path, picture.getvalue())
-
-
-def _levels(loss: Array) -> Array:
-    """Contours that are denser near the minimum, where the differences of interest are small."""
-    low, high = float(loss.min()), float(loss.max())
-    if high - low <= 1e-12 * max(abs(high), 1.0):
-        high = low + 1e-6
-    return low + (high - low) * np.linspace(0, 1, 16) ** 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -99,9 +100,12 @@ def flatness(
     writes the sum over tasks. All in float64; the result is also written to the run folder.
     """
     from zofc.analysis.kept_run import KeptRun
-    from zofc.analysis.landscape import draw, of_run
+    from zofc.analysis.landscape import of_run
     from zofc.analysis.run_flatness import Settings, all_sets, measure
+    from zofc.report import draw_matplotlib
+    from zofc.report.figures import loss_landscape
     from zofc.report.measurements import flatness_tables
+    from zofc.runfolder import write_atomic
 
     settings = Settings(
         over=(over,) if over else (), rho=rho, images=images, split=cast(Any, split), rows=cast(Any, rows),
@@ -118,8 +122,10 @@ def flatness(
         out.print(part, highlight=False)
     say(f"written: {written}")
     if landscape is not None:
+        chosen = over or all_sets(run)[-1]
+        title = f"{run.recipe.title or run.recipe.name}: loss over {chosen}, {rows} rows"
         with progress("drawing") as on_progress:
-            chosen = over or all_sets(run)[-1]
-            slices = of_run(run, settings, chosen, not random, resolution, on_progress)
-            draw(*slices, landscape, f"{run.recipe.title or run.recipe.name}: loss over {chosen}, {rows} rows")
+            line, plane = of_run(run, settings, chosen, not random, resolution, on_progress)
+            panels = loss_landscape(asdict(line), asdict(plane))
+            write_atomic(landscape, draw_matplotlib.encode(draw_matplotlib.pictures(panels, title), "png"))
         say(f"written: {landscape}")

@@ -20,11 +20,13 @@ from zofc.errors import RunError
 from zofc.evidence.parts import spread
 from zofc.recipe import load_recipe
 from zofc.report import labels
-from zofc.report.figures import LEARNED, SEEN, accuracy_lines, colour
+from zofc.report.draw_matplotlib import draw
+from zofc.report.drawing import COLOURS
+from zofc.report.figures import accuracy_over_tasks
 from zofc.report.grid import Grid
 from zofc.runfolder import Run, read_runs
 from zofc.studies.grid import Cell
-from zofc.units import NONE
+from zofc.units import MIB, NONE
 
 DEMOS = ("simplecil", "ridge", "classifier", "zofc", "first-order", "finetune", "joint")
 PICTURE_PAIR = ("demo/zofc", "demo/first-order")
@@ -32,7 +34,6 @@ PRETRAINING = "glyphs:clean"  # what the embedded backbone has seen, of other ch
 FONT = {"font.size": 8, "axes.titlesize": 8.5, "axes.titleweight": "bold", "axes.spines.top": False,
         "axes.spines.right": False}  # fmt: skip
 GLYPH_GAP = 5  # pixels between glyphs
-MIB = 2**20
 
 
 def demo_cells(seeds: Sequence[int]) -> Iterator[Cell]:
@@ -117,14 +118,8 @@ def _draw_glyphs(axes: Axes, record: Run, seen: int = 1, shown: int = 3) -> None
 
 
 def _draw_accuracy(axes: Axes, records: Sequence[Run]) -> None:
-    for line in accuracy_lines(records):
-        axes.plot(
-            line.x, np.array(line.y, float), color=line.colour, marker=line.marker[0], markersize=4.5, label=line.label
-        )
-    axes.set(xlabel=LEARNED, ylabel=SEEN)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    draw(axes, accuracy_over_tasks(records))
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    axes.grid(alpha=0.3)
     axes.legend(frameon=False, handlelength=1.6)
     axes.set_title("Accuracy")
 
@@ -134,8 +129,8 @@ def _draw_memory(axes: Axes, records: Sequence[Run]) -> None:
     places = range(len(records))
     needs = [(record.peak_memory or 0) / MIB for record in records]
     weights = 4 * int(records[0].environment["backbone"]["parameters"]) / MIB  # held in single precision
-    axes.bar(places, needs, width=0.75, color=[colour(i) for i in places])
-    axes.bar(places, weights, width=0.75, color=[0.6 * np.array(to_rgb(colour(i))) for i in places])
+    axes.bar(places, needs, width=0.75, color=[COLOURS[i] for i in places])
+    axes.bar(places, weights, width=0.75, color=[0.6 * np.array(to_rgb(COLOURS[i])) for i in places])
     for place, need in zip(places, needs, strict=True):
         axes.annotate(f"{need:.1f}", (place, need), (0, 2), textcoords="offset points", ha="center")
         axes.text(place, weights / 2, "frozen\nbackbone", ha="center", va="center", color="white", fontsize=7)

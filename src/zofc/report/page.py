@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 from zofc.errors import RunError
 from zofc.metrics import METRICS
-from zofc.report import figures, interactive, tables
+from zofc.report import figures, tables
+from zofc.report.drawing import COLOURS, DARK_COLOURS, Chart, HeatMap, Style
 from zofc.report.grid import Grid
 from zofc.report.labels import named, placement, split
-from zofc.runfolder import Run
+from zofc.runfolder import Run, ready_to_write, write_atomic
 from zofc.runfolder.nested import flatten
 from zofc.units import NONE, format_duration
 
@@ -64,24 +63,18 @@ def write_report(records: Sequence[Run], path: str | Path, title: str = "Class-i
     if not records:
         raise RunError("no runs to report on")
     path = Path(path)
-    if path.is_dir():
-        raise RunError(f"{path}: a folder, expected the name of the page to write")
-    content = render(records, title)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            part.write_text(content, encoding="utf-8", errors="replace")  # a path may hold any bytes
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise RunError(f"{path}: the report cannot be written: {error.strerror}") from error
+    ready_to_write(path)
+    write_atomic(path, render(records, title).encode("utf-8", "replace"))  # a path may hold any bytes
     return path
 
 
 def render(records: Sequence[Run], title: str) -> str:
     """The page as text. Every word from a run passes through autoescape, every figure through `tojson`."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # here, for other commands start without them
+    from plotly.offline import get_plotlyjs
+
+    from zofc.report.draw_plotly import HEAT_COLOURS
+
     environment = Environment(
         loader=PackageLoader("zofc", "report"),
         autoescape=True,
@@ -90,7 +83,7 @@ def render(records: Sequence[Run], title: str) -> str:
         lstrip_blocks=True,
     )
     summary, compare = tables.summary(records), tables.compare(records)
-    flatness = interactive.flatness_plots(records)
+    flatness = {f"flatness-{number}": chart for number, chart in enumerate(figures.flatness_over_tasks(records))}
     return environment.get_template("page.html.j2").render(
         title=title,
         sections=_sections(records),
@@ -102,9 +95,9 @@ def render(records: Sequence[Run], title: str) -> str:
         flatness=flatness,
         radii=sorted({row.rho for record in records for row in record.flatness if row.rho is not None}),
         data={"runs": _runs(records), "figures": _figures(records, flatness)},
-        light=figures.COLOURS,
-        dark=figures.DARK_COLOURS,
-        scale=interactive.SCALE,
+        light=COLOURS,
+        dark=DARK_COLOURS,
+        scale=HEAT_COLOURS,
         css=Markup(_ours("page.css")),
         script=Markup(_ours("page.js")),
         plotly=Markup(get_plotlyjs()),  # the library itself: trusted, and without a closing script tag
@@ -144,12 +137,12 @@ def _about(record: Run) -> str:
 
 def _swatch(run: int) -> Markup:
     """A bit of the run's line with its marker, as the figures draw it."""
-    line = figures.Line(run, "", (), ())
+    style = Style.of(run)
     return Markup(
         '<svg class="swatch" viewBox="0 0 32 14" width="32" height="14" aria-hidden="true" style="color:{}">'
         '<path d="M0 7h32" fill="none" stroke="currentColor" stroke-width="2" stroke-dasharray="{}"/>'
         '<path d="{}" fill="currentColor"/></svg>'
-    ).format(f"var(--run-{run % len(figures.COLOURS)})", STROKES[line.dash[1]], SHAPES[line.marker[1]])
+    ).format(f"var(--run-{run % len(COLOURS)})", STROKES[style.dash], SHAPES[style.marker])
 
 
 def _runs(records: Sequence[Run]) -> list[dict[str, Any]]:
@@ -170,16 +163,19 @@ def _runs(records: Sequence[Run]) -> list[dict[str, Any]]:
     return found
 
 
-def _figures(records: Sequence[Run], flatness: Sequence[interactive.Plot]) -> dict[str, Any]:
+def _figures(records: Sequence[Run], flatness: Mapping[str, Chart]) -> dict[str, Any]:
     """Every figure by the id of its place on the page, as plotly.js reads it; those with nothing to show are left
     out."""
-    drawn = {
-        "accuracy": interactive.accuracy_over_tasks(records),
-        "forgetting": interactive.forgetting_by_task(records),
-        "memory": interactive.memory_and_accuracy(records),
-        **{plot.name: plot.figure for plot in flatness},
+    from zofc.report.draw_plotly import page_figure
+
+    charts = {
+        "accuracy": figures.accuracy_over_tasks(records),
+        "forgetting": figures.forgetting_by_task(records),
+        "memory": figures.memory_and_accuracy(records),
+        **flatness,
     }
+    panels: dict[str, Chart | HeatMap] = {name: chart for name, chart in charts.items() if chart.curves}
     for number, record in enumerate(records):
         if record.matrix:
-            drawn[f"matrix-{number}"] = interactive.accuracy_heatmap(record, number)
-    return {name: json.loads(figure.to_json()) for name, figure in drawn.items() if figure.data}
+            panels[f"matrix-{number}"] = figures.accuracy_heat_map(record, number)
+    return {name: json.loads(page_figure(panel).to_json()) for name, panel in panels.items()}

@@ -1,206 +1,115 @@
-"""A study's figures, as pictures (PNG, PDF) and as a page to hover over (HTML), drawn from the same series."""
+"""A study's figures: accuracy, flatness and curvature over tasks, and memory against accuracy, by method."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zofc.metrics import mean_and_spread
+from zofc.report.draw_matplotlib import encode, picture
+from zofc.report.drawing import GREY, INK, Axis, Chart, Curve, Style
+from zofc.runfolder import write_atomic
+from zofc.units import GIB
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-    from matplotlib.figure import Figure
-
-LOOKS = (  # colour, and marker of either library
-    ("#0072b2", "o", "circle"), ("#d55e00", "s", "square"), ("#009e73", "^", "triangle-up"),
-    ("#cc79a7", "D", "diamond"), ("#e69f00", "v", "triangle-down"), ("#56b4e9", "P", "cross"), ("#555555", "X", "x"),
-    ("#8c564b", "*", "star"), ("#17becf", "<", "triangle-left"), ("#000000", "h", "hexagon"),
-)  # fmt: skip
-METHODS = (  # in the order of their looks, the same in every figure
+METHODS = (  # in the order of their styles, the same in every figure
     "SimpleCIL", "Learnable Cls.", "Adapter + Cls.", "LAE Adapter", "L2P", "CODA-Prompt", "APER Adapter", "EASE",
-    "InfLoRA", "ZO-FC",
+    "InfLoRA",
 )  # fmt: skip
-LARGER = {"*": 9.0, "P": 7.0, "X": 7.0, "D": 4.5}  # markers that would look smaller or larger than the others
-LEVEL = "#777777"
+OURS = "ZO-FC"  # in black
 FORMATS = ("png", "pdf", "html")
-MOST_TICKS = 12
-WIDEST = 68  # letters of a title in a line, which has the width of the axes
+TASKS = Axis("tasks learned", whole=True)
+Row = Mapping[str, Any]
+Points = Iterable[tuple[int, float | None]]  # after which task, and the value there
 
 
-@dataclass(frozen=True)
-class Series:
-    """A method's points in a figure, the mean over seeds, and their standard deviation along y."""
-
-    title: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    spread: tuple[float, ...]
-    dashed: bool = False  # zeroth order
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """Series with the names and units of their axes."""
-
-    title: str
-    x: str
-    y: str
-    series: tuple[Series, ...]
-    joined: bool = True  # by lines; else each is a point of its own
-    levels: tuple[tuple[str, float], ...] = ()  # values of y without a place on x
-
-
-def curves(title: str, rows: Sequence[Mapping[str, Any]]) -> Drawing:
+def accuracy(title: str, rows: Sequence[Row]) -> Chart:
     """Accuracy on all classes seen after each task, by method."""
-    paths: dict[str, list[list[tuple[int, float | None]]]] = {}
+    y = Axis("accuracy on all classes seen (%)")
+    return _over_tasks(title, y, rows, lambda row: enumerate(row["over_time"], 1))
+
+
+def flatness(title: str, rows: Sequence[Row], over: str, rho: float) -> Chart:
+    """Φ of the old tasks' loss after each task, by method."""
+    y = Axis(f"Φ of the old tasks' loss at ρ = {rho:g} (1 / distance)")
+    return _over_tasks(title, y, rows, lambda row: row["flatness"].get(over) or ())
+
+
+def curvature(title: str, rows: Sequence[Row], over: str) -> Chart:
+    """The largest eigenvalue of the old tasks' Hessian, by method."""
+    y = Axis("largest eigenvalue of the old tasks' Hessian (nats / distance²)")
+    return _over_tasks(
+        title, y, rows, lambda row: [(state["task"], state["largest"]) for state in row["curvature"].get(over) or ()]
+    )
+
+
+def trade_off(title: str, rows: Sequence[Row]) -> Chart:
+    """Peak memory of a step against the accuracy on all classes at the end: a point for each method, and a level for
+    what trains nothing."""
+    points, levels = [], []
+    for name, mine in _by_line(rows).items():
+        value, spread = _mean([row["all_classes"] for row in mine])
+        if mine[0]["steps"]:
+            memory, _ = _mean([row["peak_memory"] / GIB for row in mine])
+            points.append(Curve(name, (memory,), (value,), Style(INK), (spread,) if spread else ()))
+        else:
+            levels.append(Curve(f"{name} (no steps)", (), (value,), Style(GREY, "dot"), level=True))
+    x, y = Axis("peak memory of a training step (GiB)"), Axis("accuracy on all classes at the end (%)")
+    return Chart(x, y, (*levels, *_styled(points)), title, joined=False)
+
+
+def save(chart: Chart, stem: Path) -> list[Path]:
+    """The chart in every format."""
+    from zofc.report.draw_plotly import own_page
+
+    paths = [stem.with_name(f"{stem.name}.{form}") for form in FORMATS]
+    for path, form in zip(paths, FORMATS, strict=True):
+        write_atomic(path, own_page(chart) if form == "html" else encode(picture(chart), form))
+    return paths
+
+
+def _over_tasks(title: str, y: Axis, rows: Sequence[Row], read: Callable[[Row], Points]) -> Chart:
+    """A curve for each method, the mean of its seeds after each task."""
+    curves = []
+    for name, mine in _by_line(rows).items():
+        values: dict[int, list[float]] = {}
+        for task, value in (point for row in mine for point in read(row)):
+            if value is not None:
+                values.setdefault(task, []).append(value)
+        if values:
+            means, spreads = zip(*map(_mean, values.values()), strict=True)
+            curves.append(Curve(name, tuple(values), means, Style(INK), spreads if any(spreads) else ()))
+    return Chart(TASKS, y, _styled(curves), title)
+
+
+def _by_line(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows that did not fail, by the line of the study that they belong to."""
+    lines: dict[str, list[Row]] = {}
     for row in rows:
         if "failed" not in row:
-            paths.setdefault(row["line"], []).append(list(enumerate(row["over_time"], 1)))
-    return Drawing(title, "tasks learned", "accuracy on all classes seen (%)", _over_tasks(paths))
+            lines.setdefault(row["line"], []).append(row)
+    return lines
 
 
-def flatness(title: str, rows: Sequence[Mapping[str, Any]], over: str, rho: float) -> Drawing:
-    """Φ of the old tasks' loss after each task, by method."""
-    paths: dict[str, list[list[tuple[int, float]]]] = {}
-    for row in rows:
-        if "failed" not in row and row["flatness"].get(over):
-            paths.setdefault(row["line"], []).append(row["flatness"][over])
-    y = f"Φ of the old tasks' loss at ρ = {rho:g} (1 / distance)"
-    return Drawing(title, "tasks learned", y, _over_tasks(paths))
-
-
-def curvature(title: str, rows: Sequence[Mapping[str, Any]], over: str) -> Drawing:
-    """The largest eigenvalue of the old tasks' Hessian, by method."""
-    paths: dict[str, list[list[tuple[int, float]]]] = {}
-    for row in rows:
-        if "failed" not in row and (states := row["curvature"].get(over)):
-            paths.setdefault(row["line"], []).append([(state["task"], state["largest"]) for state in states])
-    y = "largest eigenvalue of the old tasks' Hessian (nats / distance²)"
-    return Drawing(title, "tasks learned", y, _over_tasks(paths))
-
-
-def _over_tasks(paths: Mapping[str, Sequence[Iterable[tuple[int, float | None]]]]) -> tuple[Series, ...]:
-    """A series for each method, from what each of its seeds has after each task."""
-    series = []
-    for name, seeds in paths.items():
-        found: dict[int, list[float]] = {}
-        for task, value in (point for path in seeds for point in path):
-            if value is not None:
-                found.setdefault(task, []).append(value)
-        y, spread = zip(*map(_summed_up, found.values()), strict=True) if found else ((), ())
-        series.append(Series(name, tuple(found), y, spread, name.endswith(", ZO")))
-    return tuple(series)
-
-
-def _summed_up(values: Sequence[float]) -> tuple[float, float]:
+def _mean(values: Sequence[float]) -> tuple[float, float]:
     """Mean and standard deviation of a few seeds; no spread of one."""
     mean, spread = mean_and_spread(values)
     assert mean is not None
     return mean, spread or 0.0
 
 
-def trade_off(title: str, rows: Sequence[Mapping[str, Any]]) -> Drawing:
-    """Peak memory of a step against the accuracy on all classes at the end: a point for each method, and a level for
-    what trains nothing."""
-    series, levels = [], []
-    for name in dict.fromkeys(row["line"] for row in rows):
-        mine = [row for row in rows if row["line"] == name and "failed" not in row]
-        if not mine:
-            continue
-        accuracy, spread = _summed_up([row["all_classes"] for row in mine])
-        if mine[0]["steps"]:
-            memory, _ = _summed_up([row["peak_memory"] / 2**30 for row in mine])
-            series.append(Series(name, (memory,), (accuracy,), (spread,), name.endswith(", ZO")))
-        else:
-            levels.append((f"{name} (no steps)", accuracy))
-    x = "peak memory of a training step (GiB)"
-    return Drawing(title, x, "accuracy on all classes at the end (%)", tuple(series), False, tuple(levels))
-
-
-def save(drawing: Drawing, stem: Path) -> list[Path]:
-    """The drawing in every format, each written to a temporary name and renamed."""
-    paths = []
-    for form in FORMATS:
-        path = stem.with_name(f"{stem.name}.{form}")
-        part = path.with_name(f".{path.name}.part")
-        if form == "html":
-            interactive(drawing).write_html(part, include_plotlyjs=True)
-        else:
-            picture(drawing).savefig(
-                part, format=form, dpi=160, metadata={"CreationDate": None} if form == "pdf" else None
-            )
-        paths.append(part.replace(path))
-    return paths
-
-
-def looks(drawing: Drawing) -> list[tuple[str, str, str]]:
-    """Of each series: both orders of a method share one, drawn solid and filled, or dashed and open; ZO-FC is black."""
-    methods = [series.title.removesuffix(", FO").removesuffix(", ZO") for series in drawing.series]
-    own = dict(zip(METHODS, LOOKS, strict=True))
-    free = [look for method, look in own.items() if method not in (*methods, "ZO-FC")] or LOOKS
-    others = [method for method in dict.fromkeys(methods) if method not in own]
-    own |= {method: free[number % len(free)] for number, method in enumerate(others)}
-    return [own[method] for method in methods]
-
-
-def ticks(drawing: Drawing) -> list[float]:
-    """Places on x of lines over tasks: all of a few; of many the first, the last, and some between."""
-    places = sorted({x for series in drawing.series for x in series.x})
-    if len(places) <= MOST_TICKS:
-        return places
-    step = 5 * -(-len(places) // (5 * MOST_TICKS))
-    first, last = places[0], places[-1]
-    return [first, *(x for x in places if not x % step and x - first > step / 2 and last - x > step / 2), last]
-
-
-def evenly(title: str) -> list[str]:
-    """A title in no more lines than it needs, and these about equally long."""
-    lines = len(textwrap.wrap(title, WIDEST))
-    return next(found for width in range(1, WIDEST + 1) if len(found := textwrap.wrap(title, width)) <= lines)
-
-
-def picture(drawing: Drawing) -> Figure:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.8), layout="constrained")
-    axes = figure.add_subplot()
-    for series, (colour, marker, _) in zip(drawing.series, looks(drawing), strict=True):
-        axes.errorbar(
-            series.x, series.y, series.spread if any(series.spread) else None,
-            color=colour, marker=marker, markersize=LARGER.get(marker, 5), markeredgewidth=1, capsize=2,
-            markerfacecolor="white" if series.dashed else colour,
-            linestyle=("--" if series.dashed else "-") if drawing.joined else "none", linewidth=1.3, label=series.title,
-        )  # fmt: skip
-    for title, value in drawing.levels:
-        axes.axhline(value, color=LEVEL, linestyle=":", linewidth=1.3, label=title)
-    if drawing.joined:
-        axes.set_xticks(ticks(drawing))
-    axes.set(xlabel=drawing.x, ylabel=drawing.y)
-    axes.set_title("\n".join(evenly(drawing.title)), fontsize=10)
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside right upper", fontsize=8, frameon=False)
-    return figure
-
-
-def interactive(drawing: Drawing) -> go.Figure:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    for series, (colour, _, symbol) in zip(drawing.series, looks(drawing), strict=True):
-        error = {"type": "data", "array": series.spread, "thickness": 1} if any(series.spread) else None
-        figure.add_scatter(
-            x=series.x, y=series.y, name=series.title, error_y=error,
-            mode="lines+markers" if drawing.joined else "markers",
-            line={"color": colour, "dash": "dash" if series.dashed else "solid"},
-            marker={"size": 7 if drawing.joined else 11, "symbol": symbol + "-open" * series.dashed},
-        )  # fmt: skip
-    for name, value in drawing.levels:
-        figure.add_hline(y=value, line={"color": LEVEL, "dash": "dot"}, annotation_text=name, showlegend=False)
-    title = "<br>".join(evenly(drawing.title))
-    figure.update_layout(title=title, xaxis_title=drawing.x, yaxis_title=drawing.y, template="plotly_white")
-    if drawing.joined:
-        figure.update_xaxes(tickvals=ticks(drawing))
-    return figure
+def _styled(curves: Sequence[Curve]) -> tuple[Curve, ...]:
+    """Both orders of a method share colour and marker, drawn solid and filled, or dashed and hollow; ours is black."""
+    methods = [curve.label.removesuffix(", FO").removesuffix(", ZO") for curve in curves]
+    numbers = {method: number for number, method in enumerate(METHODS) if method in methods}
+    free = (number for number in count() if number not in numbers.values())
+    numbers |= {method: next(free) for method in dict.fromkeys(methods) if method not in (*METHODS, OURS)}
+    styled = []
+    for curve, method in zip(curves, methods, strict=True):
+        zeroth = curve.label.endswith(", ZO")
+        own = Style(INK) if method == OURS else Style.of(numbers[method])
+        style = replace(own, dash="dash" if zeroth else "solid", hollow=zeroth)
+        styled.append(replace(curve, style=style))
+    return tuple(styled)

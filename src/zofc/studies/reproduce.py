@@ -10,6 +10,7 @@ from pathlib import Path
 
 import zofc
 from zofc.errors import RecipeError
+from zofc.report.drawing import Chart
 from zofc.report.grid import Grid
 from zofc.runfolder import ready_to_write, write_atomic
 from zofc.studies import export, figures, tables
@@ -113,38 +114,35 @@ def _write(plan: Plan, study: Study, rows: Sequence[Row], folder: Path) -> Grid:
     write_atomic(folder / "table.md", grid.markdown())
     write_atomic(folder / "table.csv", export.as_csv(study.name, scale, tables.numbers(study, rows, columns)))
     write_atomic(folder / "table.tex", export.as_latex(grid, columns, tables.measures(study)))
-    drawn = [
-        path for name, drawing in drawings(study, scale, rows, columns) for path in figures.save(drawing, folder / name)
-    ]
+    charts = draw_study(study, scale, rows, columns)
+    drawn = [path for name, chart in charts for path in figures.save(chart, folder / name)]
     for old in (path for form in figures.FORMATS for path in folder.glob(f"*.{form}")):
         if old not in drawn:
             old.unlink()
     return grid
 
 
-def drawings(
-    study: Study, scale: Scale, rows: Sequence[Row], columns: Sequence[str]
-) -> Iterator[tuple[str, figures.Drawing]]:
+def draw_study(study: Study, scale: Scale, rows: Sequence[Row], columns: Sequence[str]) -> Iterator[tuple[str, Chart]]:
     """A study's figures, each of one column, with the names of their files."""
     for setting in columns:
         mine = [row for row in rows if row["setting"] == setting]
-        for name, drawing in _drawn(study, scale, mine, setting):
-            if drawing.series:
-                yield name, drawing
+        for name, chart in _charts(study, scale, mine, setting):
+            if any(not curve.level for curve in chart.curves):
+                yield name, chart
 
 
-def _drawn(study: Study, scale: Scale, rows: Sequence[Row], setting: str) -> Iterator[tuple[str, figures.Drawing]]:
+def _charts(study: Study, scale: Scale, rows: Sequence[Row], setting: str) -> Iterator[tuple[str, Chart]]:
     where = f"({setting}, scale {scale.label})"
     title = f"{study.title} {where}"
     if study.shows == "trade-off":
         yield setting, figures.trade_off(title, rows)
     elif study.shows == "curves" and not study.panels:
-        yield setting, figures.curves(title, rows)
+        yield setting, figures.accuracy(title, rows)
     elif study.shows == "curves":
         for panel in study.panels:
             titles = {line.title for line in panel.lines}
             mine = [row for row in rows if row["line"] in titles]
-            yield f"{setting}-{panel.name}", figures.curves(f"{study.title}, {panel.says} {where}", mine)
+            yield f"{setting}-{panel.name}", figures.accuracy(f"{study.title}, {panel.says} {where}", mine)
     elif study.shows == "flatness":
         for over, words in tables.SETS.items():
             title = f"{study.title}, {words} {where}"
