@@ -20,7 +20,7 @@ from zofc.errors import RecipeError
 from zofc.model.backbone import Backbone
 from zofc.optim import kernels
 from zofc.recipe import Recipe, dump_recipe
-from zofc.studies.catalogue import Line, get_study
+from zofc.studies.catalogue import StudyLine, get_study
 
 Make = Callable[..., Recipe]
 FORWARD_GRADIENT = "optimize.peft.estimator=forward_gradient"
@@ -155,7 +155,7 @@ def test_the_formulas_are_those_of_appendix_h(tiny_recipe: Make) -> None:
 
 
 @pytest.mark.parametrize("line", get_study("flops").lines, ids=lambda line: line.title)
-def test_with_the_papers_forward_the_formulas_give_what_it_prints(tiny_recipe: Make, line: Line) -> None:
+def test_with_the_papers_forward_the_formulas_give_what_it_prints(tiny_recipe: Make, line: StudyLine) -> None:
     """But for early epochs of ZO-FC, of which its table leaves out one of the text's 2q + 2 forwards."""
     together = [] if line.family == "zofc" else ["optimize.head.epochs=2"]
     recipe = tiny_recipe(f"{line.family}/cifar100-inc5", *line.changes, *together)

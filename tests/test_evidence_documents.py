@@ -12,7 +12,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from zofc.errors import RunError
-from zofc.evidence.__main__ import app
+from zofc.evidence.__main__ import commands
 from zofc.evidence.budgets import (
     Budget,
     best_factors,
@@ -23,7 +23,7 @@ from zofc.evidence.budgets import (
 )
 from zofc.evidence.demo import DEMOS, demo_cells, demo_table, draw_demo
 from zofc.evidence.page import LARGEST_PAGE, PAGE, VERDICTS_FILE, results_page
-from zofc.evidence.rows import read_rows
+from zofc.evidence.rows import result_rows
 from zofc.evidence.tables import RESULTS, fill_tables, results_table, speed_table
 from zofc.evidence.verdicts import verdicts_text
 
@@ -70,7 +70,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def run(*words: str) -> tuple[int, str]:
-    result = CliRunner().invoke(app, list(words))
+    result = CliRunner().invoke(commands, list(words))
     assert result.exception is None or isinstance(result.exception, SystemExit)
     return result.exit_code, result.output
 
@@ -138,7 +138,7 @@ def test_the_factor_that_is_best_on_average_is_taken_the_smaller_of_equals_none_
 def test_all_methods_have_the_same_epochs_and_a_hybrid_the_classifier_of_first_order() -> None:
     cells = list(method_cells([1], {("lae", "hybrid"): [10.0]}, Budget(3, ["data.classes=20"], chunk=4)))
     by_name = {cell.recipe.name: cell.recipe for cell in cells}
-    assert len(by_name) == len(cells) == len(methods_table(read_rows(ROOT / "results" / "methods.json")).rows)
+    assert len(by_name) == len(cells) == len(methods_table(result_rows(ROOT / "results" / "methods.json")).rows)
     for recipe in by_name.values():
         assert recipe.data.classes == 20
         for plan in recipe.optimize.values():
@@ -157,7 +157,7 @@ def test_estimators_differ_in_estimator_and_length_alone() -> None:
         "late_longer", "per_image_longer",
     }  # fmt: skip
     assert recipes["spsa"].optimize["peft"].lr == pytest.approx(0.1) and recipes["simplecil"].optimize == {}
-    assert len(estimators_table(read_rows(ROOT / "results" / "estimators.json")).rows) == len(recipes)
+    assert len(estimators_table(result_rows(ROOT / "results" / "estimators.json")).rows) == len(recipes)
 
 
 # -- demonstrations --------------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_estimators_differ_in_estimator_and_length_alone() -> None:
 def test_every_demonstration_is_a_recipe_and_has_a_row() -> None:
     cells = list(demo_cells([1, 2]))
     assert [cell.labels["demo"] for cell in cells] == [*DEMOS, *DEMOS]
-    assert len(demo_table(read_rows(ROOT / "results" / "demo.json")).rows) == len(DEMOS)
+    assert len(demo_table(result_rows(ROOT / "results" / "demo.json")).rows) == len(DEMOS)
 
 
 def test_the_picture_is_of_the_default_pair_and_says_how_to_make_what_is_missing(
@@ -189,5 +189,5 @@ def test_wrong_words_on_the_command_line_are_named() -> None:
         (["grid", "--out", "x.json", "--part", "z"], "--part: unknown part 'z'"),
         (["grid", "--out", "x.json", "--part", "b", "--seeds", "one"], "--seeds: expected whole numbers"),
     ):
-        error = CliRunner().invoke(app, words).exception
+        error = CliRunner().invoke(commands, words).exception
         assert error is not None and wrong in str(error)

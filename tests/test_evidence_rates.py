@@ -9,9 +9,9 @@ import pytest
 
 from zofc.errors import RunError
 from zofc.evidence.lines import HIGHER, LINES, PARTS, RATES, get_part, line_recipe
-from zofc.evidence.parts import part_cells, part_table
+from zofc.evidence.parts import part_cells, part_table, run_part
 from zofc.evidence.rates import best_rates, rates_table, scan_cells, search_rates
-from zofc.evidence.rows import read_rows
+from zofc.evidence.rows import result_rows
 
 SMALL = (
     "data.source=glyphs", "data.classes=4", "data.increment=2", "data.per_class=3", "data.test_per_class=2",
@@ -90,6 +90,7 @@ def test_a_grid_takes_searched_rates_and_names_the_search_that_is_missing() -> N
 @pytest.mark.parametrize("name", PARTS)
 def test_every_part_has_recipes_for_all_its_cells_and_titles_that_differ(name: str) -> None:
     cells = part_cells(PARTS[name], PARTS[name].lines, [1], [], None)
+    assert {cell.recipe.data.increment for cell in cells} == {5, 10} if name == "b" else {10}
     assert len({(cell.labels["line"], cell.labels["setting"]) for cell in cells}) == len(cells)
 
 
@@ -98,18 +99,27 @@ def test_a_search_trains_what_is_new_and_keeps_what_is_there(
 ) -> None:
     out, runs = tmp_path / "results" / "rates.json", tmp_path / "runs"
     search_rates(["classifier"], [0.1], [1], SMALL, out, runs)
-    grid = search_rates(["classifier", "zofc-image"], [0.1, 1.0], [1], [*SMALL], out, runs)
+    grid = search_rates(["classifier", "zofc-image"], [0.1, 1.0], [1], SMALL, out, runs)
     head = float(grid.rows[0][-2])
     done = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in done] == [
         "[1/1] Learnable Cls., FO 0.1 0.1 1", "[2/2] Learnable Cls., FO 1.0 1.0 1",
         *(f"[{n}/2] ZO-FC, one direction per image {rate} {head} 1" for n, rate in ((1, 0.1), (2, 1.0))),
     ]  # fmt: skip
-    rows = read_rows(out)
+    rows = result_rows(out)
     assert len(rows) == 4 and all(0 <= row["all_classes"] <= 100 for row in rows)
     assert [row[0] for row in grid.rows] == ["Learnable Cls., FO", "ZO-FC, one direction per image"]
     with pytest.raises(RunError, match="other settings"):
         search_rates(["classifier"], [0.1], [1], [*SMALL, "data.per_class=2"], out, runs)
+
+
+def test_a_part_that_measures_its_runs_keeps_one_row_for_each(tmp_path: Path) -> None:
+    changes = [change for change in SMALL if "head" not in change]
+    for _ in range(2):  # the second only reads
+        run_part(PARTS["f"], ["adapter-fo"], [1], [*changes, "optimize.peft.epochs=1", "optimize.head.epochs=1"],
+                 None, tmp_path / "f.json", tmp_path / "runs")  # fmt: skip
+    (row,) = result_rows(tmp_path / "f.json")
+    assert row["setting"] == "cifar100-inc10, 100 images a class" and row["flatness"]["peft"][-1][0] == 2
 
 
 def test_a_table_of_a_grid_names_what_failed() -> None:

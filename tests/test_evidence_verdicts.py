@@ -13,14 +13,14 @@ from pydantic import ValidationError
 
 from zofc.evidence.claims import Claim, all_claims
 from zofc.evidence.lines import LINES
-from zofc.evidence.rows import ROW_NUMBERS, RowTable, add_rows, read_table
+from zofc.evidence.rows import ROW_NUMBERS, RowTable, add_rows, read_evidence
 from zofc.evidence.verdicts import (
     CONTRADICTED,
     INCONCLUSIVE,
     SUPPORTED,
     UNTESTED,
     Verdict,
-    compare,
+    compare_lines,
     effect_words,
     interval_of,
     judge,
@@ -85,7 +85,7 @@ def test_an_interval_is_students_of_the_mean_over_seeds() -> None:
 def test_a_comparison_is_on_the_side_that_holds_its_whole_interval(
     expect: dict[str, float], values: tuple[float, ...], side: int
 ) -> None:
-    (comparison,) = compare(claim(expect=expect), evidence([values]))
+    (comparison,) = compare_lines(claim(expect=expect), evidence([values]))
     assert comparison.side == side
 
 
@@ -146,19 +146,19 @@ def test_comparisons_with_fewer_seeds_are_counted_and_left_out_of_the_effect() -
 def test_failed_runs_shared_classes_and_what_learned_nothing_are_not_compared() -> None:
     table = evidence([(1.0, 1.1), (1.0, 1.1)], ["cifar100-inc5", "pacs-domains"])
     add_rows(table, [{"line": "one", "setting": "cifar100-inc10", "seed": 1, "failed": "nan"}])
-    assert [one.setting for one in compare(claim(), table)] == ["cifar100-inc5"]
+    assert [one.setting for one in compare_lines(claim(), table)] == ["cifar100-inc5"]
     forgets = claim(compare=[{"lines": ["one", "other"], "metric": "forgetting"}])
-    assert len(compare(forgets, table)) == 1
+    assert len(compare_lines(forgets, table)) == 1
     for seed in (0, 1):
         table["one", "cifar100-inc5", seed]["all_classes"] = 1.5  # of 100 classes
-    assert compare(forgets, table) == [] and len(compare(claim(), table)) == 1
+    assert compare_lines(forgets, table) == [] and len(compare_lines(claim(), table)) == 1
 
 
 def test_what_files_measured_of_the_same_run_is_one_row(tmp_path: Path) -> None:
     measured = {"line": "one", "setting": "cifar100-inc5", "seed": 1, "flatness": {"peft": [[2, 0.3], [3, 0.1]]}}
     for name, found in (("a", trained("one", "cifar100-inc5", 1)), ("b", measured)):
         (tmp_path / f"{name}.json").write_text(json.dumps({"rows": [found]}))
-    (row,) = read_table(tmp_path).values()
+    (row,) = read_evidence(tmp_path).values()
     assert ROW_NUMBERS["accuracy"](row) == 50.0 and ROW_NUMBERS["phi"](row) == pytest.approx(0.2)
     assert ROW_NUMBERS["phi_last"](row) == 0.1 and ROW_NUMBERS["phi_head"](row) is None
 
@@ -174,8 +174,8 @@ def formula_value(name: str, *rows: dict[str, Any], metric: str = "accuracy") ->
     table: RowTable = {}
     lines = [f"line {number}" for number in range(len(rows))]
     add_rows(table, [trained(line, "cifar100-inc5", 1, **row) for line, row in zip(lines, rows, strict=True)])
-    found = compare(claim(compare=[{"lines": [*lines, "absent"] if name in ("best_other", "cheaper_rival") else lines,
-                                    "formula": name, "metric": metric}]), table)  # fmt: skip
+    wanted = [*lines, "absent"] if name in ("best_other", "cheaper_rival") else lines
+    found = compare_lines(claim(compare=[{"lines": wanted, "formula": name, "metric": metric}]), table)
     return found[0].interval.mean if found else None
 
 

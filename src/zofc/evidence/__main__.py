@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from zofc.studies.grid import Cell
     from zofc.studies.jobs import Row
 
-app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+commands = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 Changes = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="changes to every recipe")]
 Seeds = Annotated[str, typer.Option(help="seeds, separated by commas")]
@@ -31,8 +31,8 @@ Check = Annotated[bool, typer.Option("--check", help="write nothing; say what wo
 Lines = Annotated[str, typer.Option(help="lines by name, separated by commas; all by default")]
 
 
-@app.command()
-def rates(
+@commands.command("rates")
+def run_rates(
     out: Out,
     changes: Changes = None,
     lines: Lines = "",
@@ -52,8 +52,8 @@ def rates(
     _show(search_rates(names, _numbers(rates, "--rates"), _seeds(seeds), changes or [], out, runs, workers))
 
 
-@app.command()
-def grid(
+@commands.command("grid")
+def run_grid_part(
     out: Out,
     part: Annotated[str, typer.Option(help="which part of the evidence: b, c, d or e")],
     changes: Changes = None,
@@ -73,8 +73,8 @@ def grid(
     _show(run_part(get_part(part), names, _seeds(seeds), changes or [], rates, out, runs, workers))
 
 
-@app.command()
-def verdicts(results: Results = Path("results/small"), root: Root = Path()) -> None:
+@commands.command("verdicts")
+def judge_results(results: Results = Path("results/small"), root: Root = Path()) -> None:
     """Judge the paper's claims and write every comparison to RESULTS/verdicts.json."""
     from zofc.evidence.claims import claim_groups
     from zofc.evidence.page import VERDICTS_FILE, claims_grid, results_page
@@ -86,24 +86,24 @@ def verdicts(results: Results = Path("results/small"), root: Root = Path()) -> N
         _show(replace(claims_grid(group.claims, judged), title=group.title))
 
 
-@app.command()
-def page(results: Results = Path("results/small"), root: Root = Path(), check: Check = False) -> None:
+@commands.command("page")
+def write_page(results: Results = Path("results/small"), root: Root = Path(), check: Check = False) -> None:
     """Write docs/RESULTS.md."""
     from zofc.evidence.page import PAGE, results_page
 
     _write({root / PAGE: results_page(results, root)[0]}, check)
 
 
-@app.command()
-def tables(root: Root = Path(), check: Check = False) -> None:
+@commands.command("tables")
+def write_tables(root: Root = Path(), check: Check = False) -> None:
     """Write the tables of the documents: README.md, docs, benchmarks/README.md."""
     from zofc.evidence.tables import fill_tables, marked_documents
 
     _write({path: fill_tables(path.read_text("utf-8"), root) for path in marked_documents(root)}, check)
 
 
-@app.command()
-def demo(
+@commands.command("demo")
+def run_demos(
     out: Out = Path("results/demo.json"),
     seeds: Seeds = "1993,1994,1995",
     runs: Runs = Path("runs/demo"),
@@ -115,8 +115,8 @@ def demo(
     _show(demo_table(_collect(demo_cells(_seeds(seeds)), out, runs, {}, workers)))
 
 
-@app.command()
-def picture(
+@commands.command("picture")
+def draw_picture(
     runs: Annotated[list[Path], typer.Argument(help="run folders, or folders of run folders")],
     out: Annotated[Path, typer.Option(help="the picture")] = Path("docs/demo.png"),
     seed: int = 1993,
@@ -128,8 +128,8 @@ def picture(
     print(f"wrote {out}")
 
 
-@app.command()
-def methods(
+@commands.command("methods")
+def run_methods(
     out: Out,
     changes: Changes = None,
     factors: Annotated[str, typer.Option(help="on all learning rates, each tried")] = "1",
@@ -143,17 +143,17 @@ def methods(
 ) -> None:
     """Train every method under every placement with one budget."""
     from zofc.evidence.budgets import METHOD_TITLES, Budget, Factors, best_factors, method_cells, methods_table
-    from zofc.evidence.rows import read_rows
+    from zofc.evidence.rows import result_rows
 
     pairs = [(method, placement) for method in METHOD_TITLES for placement in ("FO", "ZO", "hybrid")]
-    tried: Factors = best_factors(read_rows(rates)) if rates else dict.fromkeys(pairs, _numbers(factors, "--factors"))
+    tried: Factors = best_factors(result_rows(rates)) if rates else dict.fromkeys(pairs, _numbers(factors, "--factors"))
     cells = method_cells(_seeds(seeds), tried, Budget(epochs, changes or [], fast, chunk))
     about = {"epochs": epochs, "chunk": chunk, "fast": fast, "settings": changes or []}
     _show(methods_table(_collect(cells, out, runs, about, workers)))
 
 
-@app.command()
-def estimators(
+@commands.command("estimators")
+def run_estimators(
     out: Out,
     changes: Changes = None,
     factor: Annotated[float, typer.Option(help="on all learning rates")] = 10.0,
@@ -210,14 +210,14 @@ def _show(table: object) -> None:
     Console().print(table)
 
 
-def main() -> None:
+def run_evidence() -> None:
     """Run a command; an error that the user can fix is one message."""
     try:
-        app()
+        commands()
     except ZofcError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":
-    main()
+    run_evidence()

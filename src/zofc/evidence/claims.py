@@ -36,7 +36,7 @@ class Expectation(_Strict):
         return self
 
 
-class Formula(_Strict):
+class ClaimFormula(_Strict):
     """A number made of lines with the same setting and seed. A `{name}` in a line stands for each entry of that list in
     `each`: every combination is a comparison of its own."""
 
@@ -46,7 +46,7 @@ class Formula(_Strict):
     each: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _known(self) -> Formula:
+    def _known(self) -> ClaimFormula:
         if self.metric not in ROW_NUMBERS or self.formula not in (*NUMBER_FORMULAS, *ROW_FORMULAS):
             raise ValueError(f"unknown metric or formula: {self.metric}, {self.formula}")
         return self
@@ -78,7 +78,7 @@ class Claim(_Strict):
     id: str
     says: str
     where: str = ""
-    compare: tuple[Formula, ...] = ()
+    compare: tuple[ClaimFormula, ...] = ()
     expect: Expectation = Expectation(above=0)
     settings: str = "*"
     given: str = ""

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zofc.errors import RecipeError, nearest
-from zofc.recipe import Recipe, change_recipe, load_recipe
-from zofc.studies.catalogue import Line
+from zofc.recipe import Recipe, change_recipe, load_recipe, recipe_names
+from zofc.studies.catalogue import StudyLine
+from zofc.studies.jobs import TRAIN, Job, MeasureCurvature, MeasureFlatness
 from zofc.studies.scale import get_scale
 from zofc.studies.settings import SETTINGS
 
@@ -25,7 +26,7 @@ PER_IMAGE = ("optimize.peft.per=image", "optimize.peft.queries=1")
 
 
 @dataclass(frozen=True)
-class GridLine(Line):
+class GridLine(StudyLine):
     """A line of a grid. The groups in `scan` share one searched rate; a line that scans none takes the rates of
     `rates_of`. A classifier that is not scanned has the rate that did best for the line `head_of`; in a hybrid it is
     trained as that line's altogether."""
@@ -70,6 +71,19 @@ LINES: dict[str, GridLine] = {
     ),
     "aper-zo-wide": GridLine("APER Adapter, ZO + ridge on 8192", "aper-zo", READOUT, rates_of="aper-zo"),
     "ranpac": GridLine("RanPAC's recipe: APER Adapter, FO + ridge on 8192", "aper-fo", READOUT, rates_of="aper-fo"),
+    "zofc-q1": GridLine("ZO-FC, Q = 1", "zofc", ("optimize.peft.queries=1",), rates_of="zofc"),
+    "zofc-q16": GridLine("ZO-FC, Q = 16", "zofc", ("optimize.peft.queries=16",), rates_of="zofc"),
+    "zofc-q64": GridLine("ZO-FC, Q = 64", "zofc", ("optimize.peft.queries=64",), rates_of="zofc"),
+    "zofc-noaug": GridLine("ZO-FC w/o aug", "zofc-noaug", rates_of="zofc"),
+    "prototypes": GridLine("ZO Adapter + Prototype", "prototypes", rates_of="zofc"),
+    "zofc-lora": GridLine("ZO-FC, LoRA", "zofc-lora", scan=("peft",), head_of="classifier"),
+    "zofc-prefix": GridLine("ZO-FC, prefix", "zofc-prefix", scan=("peft",), head_of="classifier"),
+    "swapped": GridLine("FO adapter + ZO Cls.", "swapped", scan=BOTH),
+    "adapter-zo": GridLine("Adapter + Cls., ZO", "adapter-zo", scan=BOTH),
+    "classifier-zo": GridLine("Learnable Cls., ZO", "classifier-zo", scan=("head",)),
+    "linear": GridLine("Linear Cls., FO", "classifier-linear-fo", scan=("head",), rates=HIGHER),
+    "adapter-linear": GridLine("Adapter + Linear Cls., FO", "adapter-linear-fo", scan=("peft",), head_of="linear"),
+    "zofc-linear": GridLine("ZO-FC (Linear)", "zofc-linear", scan=("peft",), head_of="linear"),
     **_placements("lae", "LAE Adapter"),
     **_placements("l2p", "L2P"),
     **_placements("coda", "CODA-Prompt"),
@@ -86,6 +100,7 @@ class GridPart:
     settings: tuple[str, ...]
     changes: tuple[str, ...] = ()
     images: str = ""
+    work: Job = TRAIN
 
     def label(self, setting: str) -> str:
         """What result files call a setting of this part."""
@@ -97,6 +112,9 @@ _COMPARED = (
     "ease-fo", "zofc-wide", "zofc-image-wide", "aper-zo-wide", "ranpac",
 )  # fmt: skip
 _HUNDRED = ("data.per_class=100",), "100 images a class"
+_WATCHED = ("adapter-fo", "adapter-zo", "zofc")
+_KEPT_TASKS = ("cifar100-inc10",), ("data.per_class=100", "training.keep_tasks=true"), "100 images a class"
+_SMALL = get_scale("small")
 PARTS: dict[str, GridPart] = {
     "b": GridPart(
         "CIFAR-100, 100 images a class", _COMPARED, ("cifar100-inc10", "cifar100-inc5"), *_HUNDRED
@@ -109,6 +127,15 @@ PARTS: dict[str, GridPart] = {
         "Other methods under both orders and the hybrid placement",
         (*(f"{name}-{order}" for name in ("lae", "l2p", "coda", "inflora") for order in ("fo", "zo", "hybrid")),
          "ease-zo"),
+        ("cifar100-inc10",), *_HUNDRED,
+    ),
+    "f": GridPart("Flatness along the stream", _WATCHED, *_KEPT_TASKS, work=MeasureFlatness(_SMALL.flatness)),
+    "f-curvature": GridPart("Curvature along the stream", _WATCHED, *_KEPT_TASKS,
+                            work=MeasureCurvature(_SMALL.curvature)),
+    "g": GridPart(
+        "What ZO-FC is made of",
+        ("zofc-q1", "zofc-q16", "zofc-q64", "linear", "adapter-linear", "zofc-linear", "prototypes", "swapped",
+         "zofc-noaug", "zofc-lora", "zofc-prefix", "adapter-zo", "classifier-zo"),
         ("cifar100-inc10",), *_HUNDRED,
     ),
 }  # fmt: skip
@@ -133,7 +160,10 @@ def line_recipe(
 ) -> Recipe:
     """A line's recipe in a setting with these learning rates of groups; `changes` win over everything."""
     column = SETTINGS[setting]
-    recipe = load_recipe(f"{line.family}/{column.recipes}", [*column.changes, *line.changes])
+    name, own = f"{line.family}/{column.recipes}", []
+    if name not in recipe_names():  # ablations have tasks of five alone
+        name, own = f"{line.family}/cifar100-inc5", [f"data.increment={column.recipes.rpartition('inc')[2]}"]
+    recipe = load_recipe(name, [*own, *column.changes, *line.changes])
     plans = dict(recipe.optimize)
     if line.hybrid:
         plans["head"] = load_recipe(f"{LINES[line.head_of].family}/{column.recipes}").optimize["head"]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zofc.evidence.claims import Claim, claim_groups
-from zofc.evidence.rows import RowTable, adds_classes, read_table
+from zofc.evidence.rows import RowTable, adds_classes, read_evidence
 from zofc.evidence.tables import accuracy_cells
 from zofc.evidence.verdicts import UNTESTED, VERDICTS, Verdict, effect_words, judge_claims
 from zofc.report.grid import Grid
@@ -31,7 +31,7 @@ RULE_LINK = "[verdicts](explanation/verdicts.md)"
 
 def results_page(folder: Path, root: Path) -> tuple[str, dict[str, Verdict]]:
     """The page and its verdicts, from the result files of `folder` (relative to `root`)."""
-    table = read_table(root / folder, root / BENCHMARK)
+    table = read_evidence(root / folder, root / BENCHMARK)
     claims = [claim for group in claim_groups() for claim in group.claims]
     verdicts = judge_claims(claims, table)
     parts = ["# Results", _intro(folder), "## Accuracy", accuracy_grid(table).markdown().strip(), _table_note()]

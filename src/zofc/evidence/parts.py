@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zofc.evidence.lines import LINES, GridPart, line_recipe
 from zofc.evidence.rates import SearchedRates, best_rates, rates_of
-from zofc.evidence.rows import read_rows
+from zofc.evidence.rows import RowTable, add_rows, result_rows
 from zofc.metrics import mean_and_spread
 from zofc.report.grid import Grid
 from zofc.studies.grid import Cell, collect
@@ -25,7 +25,9 @@ def part_cells(
             for name in names:
                 rates = {} if known is None else rates_of(name, known)
                 recipe = line_recipe(LINES[name], setting, seed, rates, [*part.changes, *changes])
-                cells.append(Cell({"line": LINES[name].title, "setting": part.label(setting), "seed": seed}, recipe))
+                cells.append(
+                    Cell({"line": LINES[name].title, "setting": part.label(setting), "seed": seed}, recipe, part.work)
+                )
     return cells
 
 
@@ -41,21 +43,23 @@ def run_part(
 ) -> Grid:
     """Train what is left of a part and keep its rows in `out`; the table of all that the file has."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    known = None if rates is None else best_rates(read_rows(rates))
+    known = None if rates is None else best_rates(result_rows(rates))
     cells = part_cells(part, names or part.lines, seeds, changes, known)
     collect(cells, runs, out, {"title": part.title, "changes": [*part.changes, *changes]}, workers)
-    return part_table(read_rows(out))
+    return part_table(result_rows(out))
 
 
 def part_table(rows: Sequence[Row]) -> Grid:
-    """All classes and forgetting of each line in each setting, mean ± standard deviation over seeds."""
-    sound = [row for row in rows if "failed" not in row]
+    """All classes and forgetting of each line in each setting, mean ± standard deviation over seeds. Of rows with the
+    same line, setting and seed, which differ in their rates, the first is the latest."""
+    table: RowTable = {}
+    add_rows(table, rows)
     settings, titles = (list(dict.fromkeys(row[key] for row in rows)) for key in ("setting", "line"))
     body = []
     for title in titles:
         cells = []
         for setting in settings:
-            mine = [row for row in sound if (row["line"], row["setting"]) == (title, setting)]
+            mine = [row for row in table.values() if (row["line"], row["setting"]) == (title, setting)]
             cells += [spread([row[key] for row in mine]) for key in ("all_classes", "forgetting")]
         body.append((title, *cells))
     headers = ("line", *(f"{name}: {what}" for name in settings for what in ("all classes %", "forgetting")))

@@ -15,7 +15,7 @@ from typing import Any
 
 from zofc.errors import RunError
 from zofc.evidence.lines import LINES, GridLine, line_recipe
-from zofc.evidence.rows import read_rows
+from zofc.evidence.rows import result_rows
 from zofc.report.grid import Grid
 from zofc.studies.grid import Cell, collect
 from zofc.units import NONE
@@ -64,9 +64,9 @@ def search_rates(
     for stage in (True, False):
         batch = [name for name in scanned if ("head" in LINES[name].scan) is stage]
         if batch:
-            known = best_rates(read_rows(out)) if out.is_file() else {}
+            known = best_rates(result_rows(out)) if out.is_file() else {}
             collect(scan_cells(batch, rates, seeds, changes, known), runs, out, about, workers)
-    return rates_table(read_rows(out))
+    return rates_table(result_rows(out))
 
 
 # -- what did best ---------------------------------------------------------------------------------------------------

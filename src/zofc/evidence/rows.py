@@ -29,7 +29,7 @@ CLASS_COUNTS = {
 COST_LINES = {line.title: line for name in ("runtime", "flops") for line in STUDIES[name].lines}
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def result_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a result file."""
     try:
         rows: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))["rows"]
@@ -38,16 +38,16 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def read_table(folder: Path, benchmark: Path | None = None) -> RowTable:
+def read_evidence(folder: Path, benchmark: Path | None = None) -> RowTable:
     """All rows of a folder's files that did not fail, and the steps of a benchmark as rows of one seed."""
     table: RowTable = {}
     for path in sorted(folder.glob("*.json")):
         whole = json.loads(path.read_text("utf-8"))
         if "claims" not in whole:  # the verdicts made of the others
-            add_rows(table, read_rows(path))
+            add_rows(table, result_rows(path))
     if benchmark is not None and benchmark.is_file():
         steps = [
-            {**row, "line": f"step {row['name']}", "setting": "ViT-B/16", "seed": 0} for row in read_rows(benchmark)
+            {**row, "line": f"step {row['name']}", "setting": "ViT-B/16", "seed": 0} for row in result_rows(benchmark)
         ]
         add_rows(table, steps)
     return table

@@ -12,7 +12,7 @@ from zofc.errors import RunError, nearest
 from zofc.evidence.budgets import estimators_table, methods_table
 from zofc.evidence.demo import demo_table
 from zofc.evidence.parts import spread
-from zofc.evidence.rows import RowTable, read_rows, read_table
+from zofc.evidence.rows import RowTable, read_evidence, result_rows
 from zofc.methods import SECTIONS
 from zofc.recipe.settings import describe_section, list_settings
 from zofc.report.grid import Grid
@@ -75,7 +75,7 @@ def step_rows(root: Path, *names: str) -> StepRows:
     """Rows of step benchmarks by name; those of the first file that has them."""
     found: StepRows = {}
     for name in names:
-        for row in read_rows(root / "results" / f"{name}.json"):
+        for row in result_rows(root / "results" / f"{name}.json"):
             found.setdefault(row["name"], row)
     return found
 
@@ -145,11 +145,11 @@ def _escaped(text: str) -> str:
 # -- documents -------------------------------------------------------------------------------------------------------
 
 DOCUMENT_TABLES: dict[str, Callable[[Path], Grid | str]] = {
-    "results table": lambda root: results_table(read_table(root / RESULTS)),
+    "results table": lambda root: results_table(read_evidence(root / RESULTS)),
     "speed table": lambda root: speed_table(step_rows(root, "step", "step_memory")),
-    "demo table": lambda root: demo_table(read_rows(root / "results" / "demo.json")),
-    "methods table": lambda root: methods_table(read_rows(root / "results" / "methods.json")),
-    "estimators table": lambda root: estimators_table(read_rows(root / "results" / "estimators.json")),
+    "demo table": lambda root: demo_table(result_rows(root / "results" / "demo.json")),
+    "methods table": lambda root: methods_table(result_rows(root / "results" / "methods.json")),
+    "estimators table": lambda root: estimators_table(result_rows(root / "results" / "estimators.json")),
     "step table": lambda root: steps_table(step_rows(root, "step"), SHORT_STEPS),
     "whole step table": lambda root: steps_table(step_rows(root, "step")),
     "little memory": lambda root: steps_table(step_rows(root, "step_memory")),

@@ -32,7 +32,7 @@ from fnmatch import fnmatch
 from itertools import product
 from typing import Any
 
-from zofc.evidence.claims import Claim, Expectation, Formula
+from zofc.evidence.claims import Claim, ClaimFormula, Expectation
 from zofc.evidence.rows import MEASURED, RowTable, adds_classes, learned_anything
 
 SUPPORTED, CONTRADICTED, INCONCLUSIVE, UNTESTED = "supported", "contradicted", "inconclusive", "untested"
@@ -108,10 +108,10 @@ def judge_claims(claims: Sequence[Claim], table: RowTable) -> dict[str, Verdict]
 
 def judge(claim: Claim, table: RowTable, by_id: Mapping[str, Claim]) -> Verdict:
     """The verdict on one claim; `by_id` has the claims that it may rest on."""
-    comparisons = compare(claim, table)
+    comparisons = compare_lines(claim, table)
     if claim.given and comparisons:
         premise = by_id[claim.given]
-        borne_out = {one.setting for one in compare(premise, table) if one.side > 0}
+        borne_out = {one.setting for one in compare_lines(premise, table) if one.side > 0}
         comparisons = [one for one in comparisons if one.setting in borne_out]
         if not comparisons:
             return Verdict(claim, UNTESTED, why=f"its premise is not borne out here: {premise.says}")
@@ -131,7 +131,7 @@ def _word(comparisons: Sequence[Comparison], side: int) -> str:
     return SUPPORTED if side > 0 and not many else INCONCLUSIVE
 
 
-def compare(claim: Claim, table: RowTable) -> list[Comparison]:
+def compare_lines(claim: Claim, table: RowTable) -> list[Comparison]:
     """Every comparison of a claim that the rows allow."""
     settings = [name for name in dict.fromkeys(setting for _, setting, _ in table)
                 if fnmatch(name, claim.settings) and adds_classes(name)]  # fmt: skip
@@ -147,7 +147,7 @@ def compare(claim: Claim, table: RowTable) -> list[Comparison]:
     return found
 
 
-def _by_seed(formula: Formula, lines: tuple[str, ...], setting: str, table: RowTable) -> dict[int, float]:
+def _by_seed(formula: ClaimFormula, lines: tuple[str, ...], setting: str, table: RowTable) -> dict[int, float]:
     seeds = sorted({seed for line, where, seed in table if (line, where) == (lines[0], setting)})
     values = {}
     for seed in seeds:
@@ -233,7 +233,7 @@ def effect_words(verdict: Verdict) -> str:
     return f"{shown}; {'over ' * most}{verdict.seeds_needed} seeds would decide"
 
 
-def _unit(formula: Formula) -> str:
+def _unit(formula: ClaimFormula) -> str:
     """What the number of a formula is counted in."""
     plain = {"narrowing": " in Φ", "flatness_correlation": ""}
     return plain.get(formula.formula, {"bound_slack": " nats", "lost": " %", "first_order_share": " %"}.get(

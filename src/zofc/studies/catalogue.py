@@ -20,7 +20,7 @@ BATCH = "batch48"  # the column of the paper's tables that name no data
 
 
 @dataclass(frozen=True)
-class Line:
+class StudyLine:
     """One row of a table: a family of recipes, with changes; `printed` is its row in the paper's table. Of what a step
     costs it shows the epochs in which these groups move."""
 
@@ -37,7 +37,7 @@ class Panel:
 
     name: str
     says: str
-    lines: tuple[Line, ...]
+    lines: tuple[StudyLine, ...]
 
 
 TOLD = ("name", "title", "method.name", "peft.kind", "head.kind")  # by the title of a line
@@ -51,7 +51,7 @@ class Study:
     title: str
     shows: str  # accuracy | memory | curves | trade-off | runtime | operations | flatness | curvature
     settings: tuple[str, ...]  # the columns: data and classes per task
-    lines: tuple[Line, ...]
+    lines: tuple[StudyLine, ...]
     table: str | None = None  # of the paper
     panels: tuple[Panel, ...] = ()  # of its figure; else all lines are in one
 
@@ -97,12 +97,12 @@ class Study:
     def columns(self, datasets: Sequence[str]) -> list[str]:
         return settings.chosen(self.settings, datasets)
 
-    def _recipe(self, line: Line, setting: str, scale: Scale, seed: int, changes: Sequence[str]) -> Recipe:
+    def _recipe(self, line: StudyLine, setting: str, scale: Scale, seed: int, changes: Sequence[str]) -> Recipe:
         there = SETTINGS[setting]
         recipe = _loaded(f"{line.family}/{there.recipes}", (*there.changes, *line.changes))
         return change_recipe(scale.apply(recipe.model_copy(update={"seed": seed})), changes)
 
-    def _refusal(self, line: Line, setting: str) -> str | None:
+    def _refusal(self, line: StudyLine, setting: str) -> str | None:
         """Why a line has no cell in a setting; empty where the paper has none either."""
         there = SETTINGS[setting]
         if f"{line.family}/{there.recipes}" not in recipe_names():
@@ -110,7 +110,7 @@ class Study:
         recipe = _loaded(f"{line.family}/{there.recipes}", there.changes)
         return method_class(recipe).refuses_domains if recipe.data.by == "domain" else None
 
-    def printed(self, line: Line, setting: str) -> dict[str, float]:
+    def printed(self, line: StudyLine, setting: str) -> dict[str, float]:
         """What the paper prints there, by our metrics' names; nothing where it prints nothing."""
         if self.table is None or line.printed is None:
             return {}
@@ -126,9 +126,9 @@ def _loaded(name: str, changes: tuple[str, ...]) -> Recipe:
     return load_recipe(name, changes)
 
 
-def _printed_lines(table: str) -> tuple[Line, ...]:
+def _printed_lines(table: str) -> tuple[StudyLine, ...]:
     found = paper.tables()[table]
-    return tuple(Line(_title(row, found["labels"][row]), _family(row), printed=row) for row in found["rows"])
+    return tuple(StudyLine(_title(row, found["labels"][row]), _family(row), printed=row) for row in found["rows"])
 
 
 def _family(row: str) -> str:
@@ -143,36 +143,42 @@ def _title(row: str, label: str) -> str:
 INC5 = ("cifar100-inc5", "imagenet-r-inc5")
 MAIN = (*INC5, "domainnet-inc69")
 INC10 = ("cifar100-inc10", "imagenet-r-inc10")
-RIDGE = Line("Ridge regression (not in the paper)", "ridge")
-QUERIES = tuple(
-    Line(f"ZO-FC, Q = {q}", "zofc", (f"optimize.peft.queries={q}",), f"Q={q}") for q in (1, 2, 4, 8, 16, 32, 64)
+RIDGE = StudyLine("Ridge regression (not in the paper)", "ridge")
+QUERY_LINES = tuple(
+    StudyLine(f"ZO-FC, Q = {q}", "zofc", (f"optimize.peft.queries={q}",), f"Q={q}") for q in (1, 2, 4, 8, 16, 32, 64)
 )
 LONG = tuple(
-    Line(f"{title}, long", f"{family}-zo-long", printed=row)
+    StudyLine(f"{title}, long", f"{family}-zo-long", printed=row)
     for title, family, row in (("L2P, ZO", "l2p", "l2p-zo"), ("CODA-Prompt, ZO", "coda", "coda-prompt-zo"))
 )
-MODULES = (Line("ZO-FC, adapter", "zofc"), Line("ZO-FC, LoRA", "zofc-lora"), Line("ZO-FC, prefix", "zofc-prefix"))
+MODULES = (
+    StudyLine("ZO-FC, adapter", "zofc"),
+    StudyLine("ZO-FC, LoRA", "zofc-lora"),
+    StudyLine("ZO-FC, prefix", "zofc-prefix"),
+)
 
 
-def _zeroth(queries: int) -> Line:
+def _zeroth(queries: int) -> StudyLine:
     changes = tuple(f"optimize.{group}.queries={queries}" for group in ("peft", "head"))
-    return Line(f"ZO, q = {queries}", "adapter-zo", changes, f"zo-q{queries}")
+    return StudyLine(f"ZO, q = {queries}", "adapter-zo", changes, f"zo-q{queries}")
 
 
-def _hybrid(queries: int, when: str = "") -> Line:
+def _hybrid(queries: int, when: str = "") -> StudyLine:
     title, row = (f"ZO-FC {when}", f"zofc-{when}") if when else ("ZO-FC", "zofc")
     moving = ("peft",) if when == "late" else ("head", "peft")
-    return Line(f"{title}, q = {queries}", "zofc", (f"optimize.peft.queries={queries}",), f"{row}-q{queries}", moving)
+    return StudyLine(
+        f"{title}, q = {queries}", "zofc", (f"optimize.peft.queries={queries}",), f"{row}-q{queries}", moving
+    )
 
 
-FO = Line("FO", "adapter-fo", printed="fo")
-RUNTIME = (FO, *map(_zeroth, (1, 4)), *map(_hybrid, (1, 4)))
-OPERATIONS = (FO, *map(_zeroth, (1, 4)), *(_hybrid(q, when) for q in (1, 4) for when in ("early", "late")))
-KEPT = ("training.keep_tasks=true",)
-FLATNESS = (
-    Line("Adapter + Cls., FO", "adapter-fo", KEPT),
-    Line("Adapter + Cls., ZO", "adapter-zo", KEPT),
-    Line("ZO-FC", "zofc", KEPT),
+FO = StudyLine("FO", "adapter-fo", printed="fo")
+RUNTIME_LINES = (FO, *map(_zeroth, (1, 4)), *map(_hybrid, (1, 4)))
+OPERATION_LINES = (FO, *map(_zeroth, (1, 4)), *(_hybrid(q, when) for q in (1, 4) for when in ("early", "late")))
+KEEP_TASKS = ("training.keep_tasks=true",)
+FLATNESS_LINES = (
+    StudyLine("Adapter + Cls., FO", "adapter-fo", KEEP_TASKS),
+    StudyLine("Adapter + Cls., ZO", "adapter-zo", KEEP_TASKS),
+    StudyLine("ZO-FC", "zofc", KEEP_TASKS),
 )
 
 MAIN_LINES = _printed_lines("main")
@@ -193,7 +199,7 @@ STUDIES = {
             "accuracy", (*MAIN, *OURS), (*MAIN_LINES, RIDGE), "main",
         ),
         Study("inc10-table", "Ten classes per task", "accuracy", INC10, (*INC10_LINES, RIDGE), "inc10"),
-        Study("query-ablation", "ZO-FC with Q queries per step", "accuracy", INC5, QUERIES, "queries"),
+        Study("query-ablation", "ZO-FC with Q queries per step", "accuracy", INC5, QUERY_LINES, "queries"),
         Study(
             "classifier-ablation", "Kinds of classifier",
             "accuracy", INC5, _printed_lines("classifiers"), "classifiers",
@@ -220,11 +226,11 @@ STUDIES = {
         ),
         Study(
             "runtime", "Peak memory of a step, and the time of an epoch's steps",
-            "runtime", ("cifar100-inc5",), RUNTIME, "runtime",
+            "runtime", ("cifar100-inc5",), RUNTIME_LINES, "runtime",
         ),
         Study(
             "flops", "Operations of a step: as executed, and by the paper's formulas",
-            "operations", ("cifar100-inc5",), OPERATIONS, "flops",
+            "operations", ("cifar100-inc5",), OPERATION_LINES, "flops",
         ),
         Study("tradeoff", "Peak memory of a step against accuracy", "trade-off", MAIN, MAIN_LINES),
         Study(
@@ -233,11 +239,11 @@ STUDIES = {
         ),
         Study(
             "flatness-curves", "Flatness of the old tasks' loss, first and zeroth order",
-            "flatness", INC5, FLATNESS,
+            "flatness", INC5, FLATNESS_LINES,
         ),
         Study(
             "curvature", "Curvature of the old tasks' loss, and what forgetting is made of",
-            "curvature", INC5, FLATNESS,
+            "curvature", INC5, FLATNESS_LINES,
         ),
         Study(
             "accuracy-trends", "Accuracy on all classes seen, ZO-FC and first order",

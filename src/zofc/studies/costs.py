@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from zofc.studies.catalogue import Line, Study
+from zofc.studies.catalogue import Study, StudyLine
 
-Rows = Sequence[Mapping[str, Any]]
-Values = Callable[[Line, Mapping[str, Any]], Mapping[str, float]]  # of a line, from one of its rows, by metric
+CostRows = Sequence[Mapping[str, Any]]
+LineValues = Callable[[StudyLine, Mapping[str, Any]], Mapping[str, float]]  # of a line, from one of its rows, by metric
 GIB = 2**30
-OPERATIONS = {
+OPERATION_HEADINGS = {
     "forwards": "forwards of the batch",
     "forward_flops": "operations forward",
     "backward_flops": "backward and update",
@@ -20,7 +20,7 @@ OPERATIONS = {
 }
 
 
-def phase_of(line: Line, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def phase_of(line: StudyLine, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The epochs that a line is about: those in which its groups move and no other; None if there are none."""
     for phase in row["cost"]["phases"]:
         if {name for groups in phase["groups"] for name in groups.split("+")} == set(line.moving):
@@ -29,12 +29,12 @@ def phase_of(line: Line, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return None
 
 
-def time_and_memory(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
+def time_and_memory(line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
     phase = phase_of(line, row)
     return {} if phase is None else {"gigabytes": phase["peak"] / GIB, "seconds": phase["epoch_seconds"]}
 
 
-def most_memory(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
+def most_memory(line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
     """Of all its epochs."""
     return {"gigabytes": max(phase["peak"] for phase in row["cost"]["phases"]) / GIB}
 
@@ -42,7 +42,7 @@ def most_memory(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
 # -- operations ------------------------------------------------------------------------------------------------------
 
 
-def executed(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
+def executed(line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
     """As counted while a step was made; a forward is one of the plain backbone."""
     phase, cost = phase_of(line, row), row["cost"]
     if phase is None:
@@ -57,7 +57,7 @@ def executed(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def by_formula(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
+def by_formula(line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
     """By appendix H, for the same model and batch."""
     phase = phase_of(line, row)
     if phase is None or phase["formula"] is None:
@@ -71,7 +71,7 @@ def by_formula(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def beside_first_order(count: Values, study: Study, rows: Rows) -> Values:
+def beside_first_order(count: LineValues, study: Study, rows: CostRows) -> LineValues:
     """The same numbers, and the total in units of the first line's with the same seed."""
     first = study.lines[0]
     bases = {
@@ -80,7 +80,7 @@ def beside_first_order(count: Values, study: Study, rows: Rows) -> Values:
         if row["line"] == first.title and "failed" not in row
     }
 
-    def values(line: Line, row: Mapping[str, Any]) -> Mapping[str, float]:
+    def values(line: StudyLine, row: Mapping[str, Any]) -> Mapping[str, float]:
         found, base = count(line, row), bases.get((row["setting"], row["seed"]))
         return {**found, "times_fo": found["total_flops"] / base} if found and base else found
 
@@ -95,12 +95,12 @@ WHAT_MEMORY = (
 )
 
 
-def memory_notes(rows: Rows) -> list[str]:
+def memory_notes(rows: CostRows) -> list[str]:
     """How it was measured."""
     return [*_measured(rows), f"The first task, and of its epochs those that need most. {WHAT_MEMORY}"]
 
 
-def runtime_notes(rows: Rows) -> list[str]:
+def runtime_notes(rows: CostRows) -> list[str]:
     """How it was measured."""
     return [
         *_measured(rows),
@@ -110,7 +110,7 @@ def runtime_notes(rows: Rows) -> list[str]:
     ]
 
 
-def _measured(rows: Rows) -> list[str]:
+def _measured(rows: CostRows) -> list[str]:
     found = {
         f"On {cost['device']} ({row['environment']['device_name']}) in {cost['precision']}: batches of "
         f"{cost['batch_size']}, {cost['steps_per_epoch']} steps an epoch, a step being the median of {cost['steps']} "
@@ -122,7 +122,7 @@ def _measured(rows: Rows) -> list[str]:
     return sorted(found)
 
 
-def operation_notes(study: Study, rows: Rows) -> list[str]:
+def operation_notes(study: Study, rows: CostRows) -> list[str]:
     """What was counted, and what the formulas have more than it, each reason once, with its size in every line."""
     good = [row for row in rows if "failed" not in row]
     found = [
@@ -134,7 +134,7 @@ def operation_notes(study: Study, rows: Rows) -> list[str]:
     return found + difference_notes(study, rows)
 
 
-def differences(study: Study, rows: Rows) -> dict[str, dict[str, int]]:
+def differences(study: Study, rows: CostRows) -> dict[str, dict[str, int]]:
     """The formula less what was executed, in multiply–adds: by reason, then by line; those of a line add up."""
     found: dict[str, dict[str, int]] = {}
     for line in study.lines:
@@ -145,7 +145,7 @@ def differences(study: Study, rows: Rows) -> dict[str, dict[str, int]]:
     return found
 
 
-def difference_notes(study: Study, rows: Rows) -> list[str]:
+def difference_notes(study: Study, rows: CostRows) -> list[str]:
     """The same in words."""
     reasons = differences(study, rows)
     found = ["The formula less what was executed, by reason; for each line the terms add up to the difference:"]

@@ -157,7 +157,8 @@ def collect(
     for cell, row in run_grid([cell for cell in cells if order[id(cell)] not in found], runs, workers):
         found[order[id(cell)]] = row
         rows = [found[number] for number in sorted(found)]
-        others = [row for row in kept if row.get("run") not in names and not ("failed" in row and _among(row, rows))]
+        again = {*names, *(row["run"] for row in rows if "run" in row)}  # a measurement has a name of its own
+        others = [row for row in kept if row.get("run") not in again and not ("failed" in row and _among(row, rows))]
         write_atomic(out, json.dumps({**about, "rows": [*rows, *others]}, indent=1) + "\n")
         on_progress(f"[{len(found)}/{len(cells)}] {cell}: {cell.describe(row)}")
     return [found[number] for number in sorted(found)]

@@ -12,8 +12,8 @@ from zofc.analysis.run_flatness import Settings
 from zofc.errors import RecipeError, nearest
 from zofc.recipe import Recipe
 
-SCORE = Settings(directions=0, probes=0, products=0)  # Φ alone, at the paper's radius
-CURVATURE = Settings(over=("peft",), directions=0, every=6)  # of the adapter, after three tasks of twenty
+FLATNESS_SCORE = Settings(directions=0, probes=0, products=0)  # Φ alone, at the paper's radius
+CURVATURE_SCORE = Settings(over=("peft",), directions=0, every=6)  # of the adapter, after three tasks of twenty
 
 # What results/small_rates.json has for few steps on a small ViT, of the classifier's rates and of the module's, by
 # family of recipes; ten times for what is in no study.
@@ -48,8 +48,8 @@ class Scale:
     backbone: str | None = None
     coda_pool: int | None = None
     timed_steps: int = 5  # of a cost
-    flatness: Settings = SCORE
-    curvature: Settings = CURVATURE
+    flatness: Settings = FLATNESS_SCORE
+    curvature: Settings = CURVATURE_SCORE
     fast: bool = False
 
     @property
@@ -105,7 +105,7 @@ class Scale:
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("paper", "the paper's backbone, data and epochs", flatness=replace(SCORE, images=None)),
+        Scale("paper", "the paper's backbone, data and epochs", flatness=replace(FLATNESS_SCORE, images=None)),
         Scale(
             "small",
             "at most 96 training and 50 test images a class, a quarter of the epochs (three at least), the learning "
@@ -117,8 +117,8 @@ SCALES = {
             own_rates=SMALL_RATES,
             per_class=96,
             test_per_class=50,
-            flatness=replace(SCORE, images=10, batch=128),  # small images: more of them keep a device busy
-            curvature=replace(CURVATURE, images=4, probes=4, products=15, batch=100),
+            flatness=replace(FLATNESS_SCORE, images=10, batch=128),  # small images: more of them keep a device busy
+            curvature=replace(CURVATURE_SCORE, images=4, probes=4, products=15, batch=100),
         ),
         Scale(
             "tiny",
@@ -135,8 +135,8 @@ SCALES = {
             backbone="embedded",
             coda_pool=16,
             timed_steps=2,
-            flatness=replace(SCORE, images=2),
-            curvature=replace(CURVATURE, images=2, probes=2, products=4, every=2),
+            flatness=replace(FLATNESS_SCORE, images=2),
+            curvature=replace(CURVATURE_SCORE, images=2, probes=2, products=4, every=2),
         ),
     )
 }

@@ -13,8 +13,8 @@ from zofc.analysis.run_flatness import Settings
 from zofc.metrics import METRICS, mean_and_spread
 from zofc.report.grid import Grid
 from zofc.studies import costs
-from zofc.studies.catalogue import Line, Study
-from zofc.studies.costs import Rows, Values
+from zofc.studies.catalogue import Study, StudyLine
+from zofc.studies.costs import CostRows, LineValues
 from zofc.studies.scale import Scale
 from zofc.studies.settings import SETTINGS
 from zofc.units import NONE
@@ -44,13 +44,13 @@ CURVATURE = {
 MEASURES = {
     "memory": MEMORY,
     "runtime": {**MEMORY, "seconds": "steps of an epoch, s"},
-    "operations": costs.OPERATIONS,
+    "operations": costs.OPERATION_HEADINGS,
     "flatness": FLATNESS,
     "curvature": CURVATURE,
     "trade-off": {**MEMORY, "all_classes": SPELLED["all_classes"]},
 }
 EXECUTED, FORMULA = ": executed", ": formula"  # what the titles of the rows of operations end with
-DIGITS = {"gigabytes": ".3f", "seconds": ".3f"} | dict.fromkeys(costs.OPERATIONS, ".4g")
+DIGITS = {"gigabytes": ".3f", "seconds": ".3f"} | dict.fromkeys(costs.OPERATION_HEADINGS, ".4g")
 SIGNIFICANT = {*FLATNESS, *CURVATURE}  # of any size, so with as many significant digits
 
 
@@ -73,7 +73,7 @@ class Number:
     @property
     def spread(self) -> float | None:
         """The standard deviation over seeds; none where operations were counted, the same each time."""
-        exact = self.metric in costs.OPERATIONS and len(set(self.values)) == 1
+        exact = self.metric in costs.OPERATION_HEADINGS and len(set(self.values)) == 1
         return None if exact else mean_and_spread(self.values)[1]
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ def measures(study: Study) -> dict[str, str]:
     return MEASURES.get(study.shows, SPELLED)
 
 
-def numbers(study: Study, rows: Rows, columns: Sequence[str]) -> Iterator[Number]:
+def numbers(study: Study, rows: CostRows, columns: Sequence[str]) -> Iterator[Number]:
     """Those of a study's table, row by row, setting by setting."""
     for line in study.lines:
         for way, values in _ways(study, rows).items():
@@ -109,7 +109,7 @@ def numbers(study: Study, rows: Rows, columns: Sequence[str]) -> Iterator[Number
                     yield Number(line.title + way, setting, metric, had, *counts, printed.get(metric))
 
 
-def table(study: Study, scale: Scale, rows: Rows, columns: Sequence[str], changes: Sequence[str] = ()) -> Grid:
+def table(study: Study, scale: Scale, rows: CostRows, columns: Sequence[str], changes: Sequence[str] = ()) -> Grid:
     """Ours and, where it prints a number, the paper's, for each line of a study."""
     heads = [f"{setting}: {words}" for setting in columns for words in measures(study).values()]
     body = []
@@ -132,7 +132,7 @@ def table(study: Study, scale: Scale, rows: Rows, columns: Sequence[str], change
     return Grid(("", *heads), tuple(body), study.title, tuple(notes), tuple(_failures(rows)))
 
 
-def _failures(rows: Rows) -> list[str]:
+def _failures(rows: CostRows) -> list[str]:
     """Each reason, with the cells that failed for it."""
     reasons: dict[str, list[str]] = {}
     for row in rows:
@@ -149,30 +149,30 @@ def some(names: Sequence[str], most: int = 5) -> str:
     return f"{'; '.join(names[:most])} and {len(names) - most} others"
 
 
-def _ways(study: Study, rows: Rows) -> dict[str, Values]:
+def _ways(study: Study, rows: CostRows) -> dict[str, LineValues]:
     """How the numbers of a line are read from its rows. Each way has a row of the table, whose title ends with it."""
     if study.shows == "operations":
-        counts: dict[str, Values] = {EXECUTED: costs.executed, FORMULA: costs.by_formula}
+        counts: dict[str, LineValues] = {EXECUTED: costs.executed, FORMULA: costs.by_formula}
         return {way: costs.beside_first_order(count, study, rows) for way, count in counts.items()}
-    ways: dict[str, Values] = {
+    ways: dict[str, LineValues] = {
         "memory": costs.most_memory, "runtime": costs.time_and_memory, "flatness": _flatness, "curvature": curvature,
         "trade-off": _trade_off,
     }  # fmt: skip
     return {"": ways.get(study.shows, _metrics)}
 
 
-def _metrics(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
+def _metrics(line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
     """Of a trained run; those that it does not have are left out."""
     return {metric: row[metric] for metric in SPELLED if row[metric] is not None}
 
 
-def _trade_off(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
+def _trade_off(line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
     """The point of a run in the figure; one that makes no steps needs no memory for them."""
     memory = {"gigabytes": row["peak_memory"] / costs.GIB} if row["steps"] else {}
     return {**_metrics(line, row), **memory}
 
 
-def _flatness(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
+def _flatness(line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
     found: dict[str, float] = {}
     for over, scores in row["flatness"].items():
         if scores:
@@ -181,7 +181,7 @@ def _flatness(line: Line, row: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def curvature(line: Line | None, row: Mapping[str, Any]) -> dict[str, float]:
+def curvature(line: StudyLine | None, row: Mapping[str, Any]) -> dict[str, float]:
     """Means over the states that were measured, and of forgetting over the steps from them to the next task that moved
     something; of these the least slack of the bound, and the median share."""
     states = row["curvature"].get("peft") or []
@@ -202,7 +202,7 @@ def _significant(value: float, digits: int = 3) -> str:
     return f".{max(0, digits - 1 - size)}f" if -4 <= size < 6 else f".{digits - 1}e"
 
 
-def _unconverged(rows: Rows) -> str:
+def _unconverged(rows: CostRows) -> str:
     states = [state for row in rows for some in row.get("curvature", {}).values() for state in some]
     short = sum(not state["converged"] for state in states)
     return f" In {short} of {len(states)} states a λ had not converged, and is too low." if short else ""
@@ -212,7 +212,7 @@ def _images(asked: Settings) -> str:
     return f"{asked.images} {asked.split} images a class" if asked.images else f"all {asked.split} images"
 
 
-def _notes(study: Study, scale: Scale, rows: Rows) -> list[str]:
+def _notes(study: Study, scale: Scale, rows: CostRows) -> list[str]:
     """What must be known of these numbers."""
     if study.shows == "memory":
         return costs.memory_notes(rows)
