@@ -298,7 +298,7 @@ def test_what_a_dual_number_says_of_itself_is_its_value() -> None:
 )  # fmt: skip
 def test_what_would_change_a_dual_number_in_place_is_refused(change: Callable[[Tensor], Any]) -> None:
     value = Dual(torch.ones(3), torch.zeros(5, 3))
-    with pytest.raises(RuntimeError, match="in place, which forward gradients cannot go through"):
+    with pytest.raises(RuntimeError, match="in place, which forward gradients do not support"):
         change(value)
     assert torch.equal(value.primal, torch.ones(3)) and torch.equal(~(value > 2), torch.ones(3, dtype=torch.bool))
 

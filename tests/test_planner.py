@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -144,7 +145,7 @@ def test_a_run_reports_a_peak_within_its_budget_and_says_what_it_chose(
     metrics = train(start_run(allowed(plain, budget := 1.05 * least), tmp_path / "planned"), [notices])
     assert max(metrics["peak_memory_by_task"]) <= budget < free["peak_memory"]
     assert len(notices.texts) == 3, "one plan for each task"
-    assert all("at a time (measured 0." in text for text in notices.texts)
+    assert all(re.search(r"at a time \(measured \d+ KiB\)", text) for text in notices.texts)
 
 
 @pytest.mark.parametrize("name", ["zofc/base", "lae-fo/base", "ease-fo/base", "simplecil/base"])
@@ -316,11 +317,12 @@ def test_too_small_a_budget_is_refused_with_the_least_and_what_would_fit(
     with pytest.raises(RecipeError) as refused:
         plan_memory(model, placement, batch(), LABELS)
     said = str(refused.value)
-    asked = f"{share * least / 1e6:.2f} MB" if share * least >= 1e5 else f"{share * least / 1e3:.3g} kB"
-    assert said.startswith(f"training.memory: {asked} are not enough for this task: the weights")
-    assert f"need {least / 1e6:.2f} MB" in said and all(word in said for word in words)
+    assert said.startswith(f"training.memory: {share * least / 1000:.3f}kB is not enough for this task: the weights")
+    assert all(word in said for word in words)
+    needed = re.search(r"with one image at a time need ([\d.]+ [KM]iB)\.", said)
+    assert needed and least <= parse_bytes(needed[1]) <= 1.011 * least, "the budget that it names is enough"
     folder = start_run(allowed(recipe, share * least), tmp_path)
-    with pytest.raises(RecipeError, match="are not enough"):
+    with pytest.raises(RecipeError, match="is not enough"):
         train(folder)
     assert not folder.path.exists(), "no step was taken"
 
@@ -331,13 +333,13 @@ def test_the_precision_that_would_fit_does(tiny_recipe: Make) -> None:
     model, placement = learner(allowed(recipe, 0.95 * least))
     with pytest.raises(RecipeError, match="bf16 or fp16 would fit, with about") as refused:
         plan_memory(model, placement, batch(), LABELS)
-    promised = float(str(refused.value).rpartition("about ")[2].split()[0]) * 1e6
+    promised = parse_bytes(" ".join(str(refused.value).rpartition("about ")[2].rstrip(".").split()[:2]))
     half, _ = span(tiny_recipe(*KINDS["ZO-FC, forward gradient"], "training.precision=bf16"))
     assert half == pytest.approx(promised, rel=0.1)
 
 
 def test_what_trains_nothing_still_needs_its_weights(tiny_recipe: Make, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"the weights \(0\.11 MB\) alone need"):
+    with pytest.raises(RecipeError, match=r"50kB is not enough .* the weights \(10\d KiB\) alone need"):
         train(start_run(tiny_recipe("simplecil/base", "training.memory=50kB"), tmp_path))
 
 
@@ -432,7 +434,7 @@ def test_a_plan_heeds_a_device_that_has_less_than_the_budget(
     chunking = placement.zeroth[0].chunking
     assert 1 < (chunking.micro_batch or 8) * chunking.chunk <= 8 and not placement.execution.notices
     limit(model, monkeypatch, 0)
-    with pytest.raises(RecipeError, match="the device runs out of memory before 1000 MB, with one image at a time"):
+    with pytest.raises(RecipeError, match="the device runs out of memory before 1GB, with one image at a time"):
         plan_memory(model, placement, batch(), LABELS)
 
 
@@ -464,7 +466,7 @@ def test_a_task_that_needs_more_than_those_before_it_says_how_to_go_on(
 ) -> None:
     def plan(task: TaskTraining, *anything: Any) -> None:
         if task.index == 1:
-            raise BudgetError("training.memory: 1 MB are not enough for this task.")
+            raise BudgetError("training.memory: 1MB is not enough for this task.")
 
     with monkeypatch.context() as context:
         context.setattr(TaskTraining, "_plan", plan)

@@ -1,7 +1,7 @@
 """Random directions that are a pure function of (seed, step, query): the same on every device and under any chunking.
 
-They are drawn from the raw words of a counter-based generator, so that a zeroth-order step is fully described by its Q
-coefficients, and nothing but those has to be kept.
+They are drawn from the raw words of a counter-based generator, so the Q coefficients of a zeroth-order step fully
+describe it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zofc import seeds
 
 @dataclass(frozen=True)
 class Space:
-    """The space of a set of tensors, taken as one flat vector in the order of their names."""
+    """A set of tensors as one flat vector φ, in the order of the mapping."""
 
     tensors: Mapping[str, Tensor]
 
@@ -31,11 +31,11 @@ class Space:
 
     @property
     def center(self) -> Tensor:
-        """Where the set stands, as one new vector."""
+        """The present values as one new vector."""
         return torch.cat([value.detach().reshape(-1) for value in self.tensors.values()])
 
     def split(self, vectors: Tensor) -> dict[str, Tensor]:
-        """Vectors (..., size) as tensors (..., *shape) by name, without a copy."""
+        """Vectors (..., size) as tensors (..., *shape) by name; views, not copies."""
         parts = torch.split(vectors, [value.numel() for value in self.tensors.values()], dim=-1)
         return {
             name: part.reshape((*part.shape[:-1], *value.shape))
@@ -45,25 +45,25 @@ class Space:
 
 @dataclass(frozen=True)
 class Directions:
-    """Directions with independent entries of mean zero and variance one; on the sphere, of length √size."""
+    """Directions with independent entries of mean zero and variance one; on a sphere, of length √size."""
 
     kind: str  # rademacher | gaussian | sphere
     seed: int
     name: tuple[str | int, ...] = ()
 
     def draw(self, step: int, query: int, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Direction number `query` of step `step`, shaped, typed and placed like the tensors it will move."""
+        """Direction number `query` of step `step`, with the shapes, dtypes and devices of the tensors `like`."""
         space = Space(like)
         flat = torch.from_numpy(self.vectors(step, query, (space.size,)))
         return {n: part.to(like[n].dtype).to(like[n].device) for n, part in space.split(flat).items()}
 
     def stack(self, step: int, queries: int, shape: Sequence[int], device: torch.device) -> Tensor:
-        """All directions of a step, (queries, *shape), whose last axis is a direction; signs take a byte each."""
-        found = np.stack([self.vectors(step, query, shape) for query in range(queries)])
-        return torch.from_numpy(found.astype(np.float32) if found.dtype == np.float64 else found).to(device)
+        """All directions of a step, (queries, *shape), the last axis being that of a direction; signs are int8."""
+        values = np.stack([self.vectors(step, query, shape) for query in range(queries)])
+        return torch.from_numpy(values.astype(np.float32) if values.dtype == np.float64 else values).to(device)
 
     def vectors(self, step: int, query: int, shape: Sequence[int]) -> NDArray[np.float64] | NDArray[np.int8]:
-        """(..., size of a direction): one direction, or one for each image."""
+        """One direction (size,), or one for each image (batch, size)."""
         size = prod(shape)
         words = np.random.Philox(key=seeds.key(self.seed, *self.name, "direction", step, query))
         if self.kind == "rademacher":

@@ -1,9 +1,9 @@
-"""Dual numbers for forward gradients: a value and Q tangents, carried through any code that calls torch.
+"""Dual numbers for forward gradients: a value with Q tangents, which any code that calls torch computes with.
 
-A `Dual` stands where a tensor stood. Torch hands every function that meets one to us, so methods, PEFT modules and the
-walk through the ViT know nothing of derivatives. The operators that cost time have rules of their own, in which the
-value is computed once for all tangents; any other function is differentiated by `torch.func` (vmap of jvp), which is
-slower and always right, and may change no tensor in place.
+A `Dual` takes the place of a tensor. Torch passes every function that is called with one to `__torch_function__`, so
+methods, PEFT modules and the walk through the ViT contain no derivatives. Operators that cost time have rules, in which
+the value is computed once for all tangents; any other function is differentiated by `torch.func` (vmap of jvp), which
+is slower, always right, and cannot change a tensor in place.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Dual(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        raise TypeError(f"{func} was reached with a dual number; no function should see one unasked")
+        raise TypeError(f"{func} was called with a dual number, which __torch_function__ should have prevented")
 
 
 def primal_of(value: Any) -> Any:
@@ -59,7 +59,7 @@ def primals(tree: Any) -> Any:
 
 
 def tangents(tree: Any, count: int) -> Any:
-    """The tangents in a tree of duals and tensors; of a plain tensor, `count` times zero."""
+    """The tangents in a tree of duals and tensors; those of a plain tensor are `count` zeros."""
 
     def of(leaf: Any) -> Any:
         if isinstance(leaf, Dual):
@@ -70,22 +70,22 @@ def tangents(tree: Any, count: int) -> Any:
 
 
 def duals(values: Any, along: Any) -> Any:
-    """A tree of values and the equal tree of their tangents as one tree of duals."""
+    """One tree of duals from a tree of values and a tree of their tangents."""
 
     def join(value: Any, tangent: Any) -> Any:
-        whole = isinstance(value, Tensor) and value.is_floating_point()
-        return Dual(value, tangent) if whole else value
+        real = isinstance(value, Tensor) and value.is_floating_point()
+        return Dual(value, tangent) if real else value
 
     return tree_map(join, values, along)
 
 
 def _generic(func: Any, args: Any, kwargs: Any) -> Any:
-    """Any function, differentiated by torch. What it returns that is not a floating-point tensor has no tangents. It is
-    called more than once, so it may change nothing."""
+    """Any function, differentiated by torch. Results that are not floating-point tensors have no tangents. The function
+    is called more than once, so it must not change anything."""
     if name := _in_place(func, kwargs):
         raise RuntimeError(  # a TypeError would let Python take + for +=
-            f"{name} changes a tensor in place, which forward gradients cannot go through: use the form that returns a "
-            "new one, or the estimator spsa"
+            f"{name} changes a tensor in place, which forward gradients do not support: use the form that returns a "
+            "new tensor, or the estimator spsa"
         )
     leaves, spec = tree_flatten((args, kwargs))
     where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Dual)]
@@ -104,11 +104,11 @@ def _generic(func: Any, args: Any, kwargs: Any) -> Any:
 
         def derivative(*along: Tensor) -> tuple[Tensor, ...]:
             def function(*moved: Tensor) -> tuple[Tensor, ...]:
-                found = tree_leaves(call(*moved))
-                return tuple(found[i] for i in real)
+                results = tree_leaves(call(*moved))
+                return tuple(results[i] for i in real)
 
-            moved: tuple[Tensor, ...] = torch.func.jvp(function, values, along)[1]
-            return moved
+            slopes: tuple[Tensor, ...] = torch.func.jvp(function, values, along)[1]
+            return slopes
 
         along = torch.func.vmap(derivative)(*(leaves[i].tangents for i in where))
         for i, tangent in zip(real, along, strict=True):
@@ -117,24 +117,24 @@ def _generic(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _in_place(func: Any, kwargs: Mapping[str, Any]) -> str:
-    """The name of a function that changes what it is given, or nothing."""
+    """The name of a function that changes its arguments, else an empty string."""
     name: str = getattr(func, "__name__", "")
-    named = name == "__setitem__" if name.endswith("__") else name.endswith("_")  # x += y is add_
-    return name if named or kwargs.get("inplace") or kwargs.get("out") is not None else ""
+    by_name = name == "__setitem__" if name.endswith("__") else name.endswith("_")  # x += y is add_
+    return name if by_name or kwargs.get("inplace") or kwargs.get("out") is not None else ""
 
 
 def rule(*functions: Any) -> Callable[[Rule], Rule]:
-    """Register a tangent rule for these functions."""
+    """Register the tangent rule of torch functions."""
 
-    def register(given: Rule) -> Rule:
-        RULES.update(dict.fromkeys(functions, given))
-        return given
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(functions, function))
+        return function
 
     return register
 
 
 def _lift(tangent: Tensor, dims: int) -> Tensor:
-    """Tangents (Q, *shape) of a value that meets one of `dims` axes, so that both broadcast from the right."""
+    """Tangents (Q, *shape) with as many axes between Q and shape as a result with `dims` axes broadcasts to."""
     missing = dims + 1 - tangent.dim()
     return tangent.reshape(len(tangent), *[1] * missing, *tangent.shape[1:]) if missing > 0 else tangent
 
@@ -147,7 +147,7 @@ def _total(parts: list[Tensor], primal: Tensor) -> Dual:
     return Dual(primal, total.expand(len(total), *primal.shape))
 
 
-# -- functions that are linear in their one dual argument, or do not look at its numbers -----------------------------
+# -- functions that are linear in their one dual argument, or do not depend on its numbers ----------------------------
 
 T: Any = Tensor
 STRUCTURAL = [
@@ -164,7 +164,8 @@ DESCRIBING = [
 
 
 def _structural(func: Any, along_all: bool = False) -> Rule:
-    """Of the value and of each tangent; `along_all`: the function does not see that they stand along an axis."""
+    """Apply a function to the value and to each tangent; `along_all`: to all tangents at once, since their leading axis
+    makes no difference to it."""
 
     def apply(x: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(x, Dual) or any(isinstance(leaf, Dual) for leaf in tree_leaves((args, kwargs))):
@@ -190,11 +191,11 @@ RULES.update({func: _structural(func, along_all=True) for func in ALONG_ALL})
 RULES.update({func: _describing(func) for func in DESCRIBING})
 
 
-# Those that every block of a ViT calls, without `vmap`, which takes longer than they do.
+# Functions that every block of a ViT calls have rules without `vmap`, which takes longer than they do.
 
 
 def _behind(axis: int) -> int:
-    """An axis of the value, as one of its tangents."""
+    """The axis of the tangents that is axis `axis` of the value."""
     return axis if axis < 0 else axis + 1
 
 
@@ -323,7 +324,7 @@ def _gelu(x: Any, approximate: str = "none") -> Any:
 
 @rule(GELU_IN_PLACE := torch._C._nn.gelu_)  # type: ignore[attr-defined]
 def _gelu_in_place(x: Any) -> Any:
-    kernels.gelu_tangent(x.primal, x.tangents, out=x.tangents)  # the slope first, while the value is what it was
+    kernels.gelu_tangent(x.primal, x.tangents, out=x.tangents)  # before the value changes
     GELU_IN_PLACE(x.primal)
     return x
 
@@ -344,7 +345,7 @@ def _softmax(x: Any, dim: int, **kwargs: Any) -> Any:
 
 @rule(F.dropout)
 def _dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    assert not training or p == 0, "a dual number met a random layer"
+    assert not training or p == 0, "random layers have no tangent rule"
     return x
 
 

@@ -1,7 +1,7 @@
-"""Gradient estimators: each turns a loss that can only be evaluated into coefficients along random directions.
+"""Gradient estimators: the coefficients c_q along random directions Δ_q of the estimate ĝ = (1/Q) Σ_q c_q Δ_q.
 
-The estimate is ĝ = (1/Q) Σ_q c_q Δ_q; an estimator says what c_q is. Finite differences look at the loss at the center
-and at multiples of εΔ_q from it; the forward gradient is the derivative along Δ_q itself, carried by dual numbers.
+Finite differences evaluate the loss at the center and at multiples of εΔ_q from it; the forward gradient is the
+derivative along Δ_q itself, computed with dual numbers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from zofc.errors import RecipeError, nearest
 
 @dataclass(frozen=True)
 class Estimator:
-    """c_q = (base · L(φ) + Σ_i weights_i · L(φ + lengths_i ε Δ_q)) / ε, or without lengths the derivative itself."""
+    """c_q = (base · L(φ) + Σ_i weights_i · L(φ + lengths_i ε Δ_q)) / ε; without lengths, the derivative itself."""
 
     lengths: tuple[float, ...] = ()
     weights: tuple[float, ...] = ()
@@ -28,7 +28,7 @@ class Estimator:
 
     @property
     def reads_center(self) -> bool:
-        """Whether the loss at the center comes with it at no cost."""
+        """Whether the loss at the center is evaluated in any case."""
         return self.exact or self.base != 0
 
     def coefficients(self, center: Tensor | None, around: Tensor, epsilon: float) -> Tensor:

@@ -49,7 +49,7 @@ _PLAIN = ContextVar("plain", default=False)
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Inside, no kernel is taken: torch's own operators do the work, where they can be counted."""
+    """Inside, no fused kernel is used, only operators of torch, which can be counted."""
     before = _PLAIN.set(True)
     try:
         yield
@@ -130,13 +130,13 @@ def gelu_tangent(x: Tensor, dx: Tensor, *, fused: bool | None = None, out: Tenso
 
 
 def _check(primal: Tensor, tangent: Tensor) -> None:
-    """The kernels compute addresses from the primal's shape, so a tangent that does not fit must not reach them."""
+    """Refuse tangents that do not match the primal, from whose shape the kernels compute addresses."""
     if tangent.shape[1:] != primal.shape:
         raise ValueError(f"a tangent of {tuple(primal.shape)} has shape (Q, ...), not {tuple(tangent.shape)}")
 
 
 def _fused(*tensors: Tensor) -> bool:
-    """Whether a kernel can take these. It records nothing for autograd, so what asks for gradients goes plain."""
+    """Whether a kernel can take these tensors. It records nothing for autograd, so none may require gradients."""
     return (
         triton is not None
         and not _PLAIN.get()

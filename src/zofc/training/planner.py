@@ -21,6 +21,7 @@ from zofc.optim.placement import Placement
 from zofc.optim.sets import FirstOrderSet, ParameterSet, set_label
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.memory import measure_peak, memory_budget, resident_tensors
+from zofc.units import format_bytes
 
 MAX_MEASUREMENTS = 6  # whole steps that are measured for each set
 LEAST_GROWTH = 1e-3  # bytes for one more image or point where no difference is measured
@@ -28,8 +29,7 @@ LEAST_GROWTH = 1e-3  # bytes for one more image or point where no difference is 
 
 def plan_memory(model: IncrementalModel, placement: Placement, images: Tensor, labels: Tensor) -> str:
     """Set the chunkings of a placement for batches like this one; returns a notice that says which."""
-    asked = model.recipe.training.memory or "auto"
-    budget, batch, notes, split = memory_budget(asked, model.device), len(images), [], False
+    budget, batch, notes, split = _budget(model), len(images), [], False
     for part in chunked_sets(placement):
         points = points_per_step(placement, part)
         need = partial(step_bytes, model, placement, part, images, labels)
@@ -42,19 +42,18 @@ def plan_memory(model: IncrementalModel, placement: Placement, images: Tensor, l
         groups = set_label(placement.first.optimizers) if isinstance(part, FirstOrderSet) else part.label
         of_points = f" and {part.chunking.chunk} of {points} points" if points > 1 else ""
         at_a_time = f"{part.chunking.micro_batch} of {batch} images{of_points} at a time"
-        notes.append(f"{groups} {at_a_time} (measured {_megabytes(needed)})")
+        notes.append(f"{groups} {at_a_time} (measured {format_bytes(needed)})")
     most = model.recipe.training.eval_batch_size
     notes.append(f"scoring {model.plain_batch_size(most)} of {most} images at a time")
     couples: str | None = getattr(model.method, "couples_images", None)
     if couples and split:
         notes.append(couples)
-    limit = asked if asked != "auto" else f"auto ({_megabytes(budget)})"
-    return f"memory {limit}: " + "; ".join(notes)
+    return f"memory {_limit(model, budget)}: " + "; ".join(notes)
 
 
 def check_weights(model: IncrementalModel, placement: Placement) -> None:
     """For a task without a step to measure: raise BudgetError if the weights alone exceed the budget."""
-    budget = memory_budget(model.recipe.training.memory or "auto", model.device)
+    budget = _budget(model)
     if budget < model.backbone.bytes:
         raise _budget_error(model, placement, None, budget, model.backbone.bytes)
 
@@ -143,30 +142,31 @@ def _part_sizes(whole: int) -> list[int]:
     return sorted({-(-whole // count) for count in range(1, whole + 1)})
 
 
+def _budget(model: IncrementalModel) -> int:
+    return memory_budget(model.recipe.training.memory or "auto", model.device)
+
+
+def _limit(model: IncrementalModel, budget: int) -> str:
+    asked = model.recipe.training.memory or "auto"
+    return asked if asked != "auto" else f"auto ({format_bytes(budget)})"
+
+
 def _budget_error(
     model: IncrementalModel, placement: Placement, part: ParameterSet | None, budget: int, least: float
 ) -> BudgetError:
-    settings, weights = model.recipe.training, model.backbone.bytes
+    settings, weights, limit = model.recipe.training, model.backbone.bytes, _limit(model, budget)
     if math.isinf(least):
-        text = f"the device runs out of memory before {_megabytes(budget)}, with one image at a time."
+        text = f"the device runs out of memory before {limit}, with one image at a time."
     else:
         step = "and a step with one image at a time" if part else "alone"
-        text = (
-            f"{_megabytes(budget)} are not enough for this task: the weights ({_megabytes(weights)}) {step} need "
-            f"{_megabytes(least)}."
-        )
+        needed = format_bytes(1.005 * least)  # rounded up: a budget of as much as the message says is enough
+        text = f"{limit} is not enough for this task: the weights ({format_bytes(weights)}) {step} need {needed}."
         if settings.precision in ("fp32", "tf32"):
             half = least - weights / 2  # a step of one image is mostly the batch and its features, which stay
             fits = "would fit" if half <= budget else "would not fit either"
-            text += f" training.precision=bf16 or fp16 {fits}, with about {_megabytes(half)}"
+            text += f" training.precision=bf16 or fp16 {fits}, with about {format_bytes(half)}"
             exact = all(get_estimator(each.plan.estimator).exact for each in placement.zeroth)
             text += "." if exact else " (and estimator=forward_gradient: finite differences want fp32)."
     if isinstance(part, FirstOrderSet) and not settings.recompute:
         text += " training.recompute=true keeps fewer activations."
     return BudgetError(f"training.memory: {text}")
-
-
-def _megabytes(size: float) -> str:
-    if size < 1e5:
-        return f"{size / 1e3:.3g} kB"
-    return f"{size / 1e6:.{0 if size >= 1e8 else 1 if size >= 1e7 else 2}f} MB"
