@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from test_every_method import TRAINED, recipe, task_batches
+from test_every_method import TRAINED, task_batches, three_task_recipe
 from zofc.errors import RecipeError
 from zofc.methods import get_method
 from zofc.methods.base import Method
@@ -32,7 +32,7 @@ QUERIES = 3
 def second_task(tiny: Backbone, images: Tensor, name: str, kind: str = "") -> tuple[Method, Tensor, Tensor]:
     """A method in float64, in its second task and away from its initial values, with a batch of that task."""
     tiny.vit.double()
-    method = get_method(name)(tiny, recipe(name, kind))
+    method = get_method(name)(tiny, three_task_recipe(name, **({"kind": kind} if kind else {})))
     for task in range(2):
         shown, labels = task_batches(images, task)
         shown = shown.double()
@@ -173,7 +173,7 @@ def test_a_group_by_any_name_is_trained_through_the_features(tiny: Backbone, ima
             return {"module": found["peft"], "head": found["head"]}
 
     for order in ("first", "zeroth"):
-        method = Renamed(tiny, recipe("adapter"))
+        method = Renamed(tiny, three_task_recipe("adapter"))
         method.extend(range(3))
         before = [value.clone() for value in method.groups()["module"].values()]
         plans = {"module": Group(order=order, epochs=9, lr=0.1), "head": Group(epochs=9)}
