@@ -22,7 +22,7 @@ from zofc.evidence.budgets import (
     methods_table,
 )
 from zofc.evidence.demo import DEMOS, demo_cells, demo_table, draw_demo
-from zofc.evidence.page import LARGEST_PAGE, PAGE, VERDICTS_FILE, results_page
+from zofc.evidence.page import LARGEST_PAGE, RESULTS_PAGE, VERDICTS_FILE, results_page
 from zofc.evidence.rows import result_rows
 from zofc.evidence.tables import RESULTS, fill_tables, results_table, speed_table
 from zofc.evidence.verdicts import verdicts_text
@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def test_the_page_and_the_verdicts_are_what_the_result_files_give_and_the_page_is_short() -> None:
     text, verdicts = results_page(RESULTS, ROOT)
-    assert (ROOT / PAGE).read_text("utf-8") == text
+    assert (ROOT / RESULTS_PAGE).read_text("utf-8") == text
     assert (ROOT / RESULTS / VERDICTS_FILE).read_text("utf-8") == verdicts_text(verdicts)
     assert len(text.encode()) <= LARGEST_PAGE
 

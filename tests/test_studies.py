@@ -28,9 +28,9 @@ from zofc.runfolder import Run, open_run
 from zofc.studies import export, figures, jobs, reproduce, tables
 from zofc.studies import forecast as forecasts
 from zofc.studies.catalogue import STUDIES, Study, get_study
-from zofc.studies.forecast import describe, forecast
+from zofc.studies.forecast import describe_reasons, forecast
 from zofc.studies.scale import LIKE, SCALES, SMALL_RATES, get_scale
-from zofc.studies.settings import OURS, PAPERS, SETTINGS
+from zofc.studies.settings import OUR_SETTINGS, PAPERS, SETTINGS
 from zofc.training.resolve import build_stream, check_recipe
 
 PAPER = get_scale("paper")
@@ -128,7 +128,7 @@ def test_a_plan_is_made_of_files_that_are_each_read_once(monkeypatch: pytest.Mon
     assert list(replace(chosen).distinct) == before
 
 
-@pytest.mark.parametrize("setting", OURS)
+@pytest.mark.parametrize("setting", OUR_SETTINGS)
 @pytest.mark.parametrize("scale", ["paper", "small", "tiny"])
 def test_our_own_columns_take_the_recipes_to_other_data(setting: str, scale: str) -> None:
     there = SETTINGS[setting]
@@ -393,7 +393,7 @@ def test_the_command_shows_its_plan_and_refuses_what_it_does_not_know(tmp_path: 
 def test_what_cannot_be_estimated_is_said_once_for_each_reason() -> None:
     nowhere = ["data.source=folder:nowhere", "backbone.name=embedded"]
     found = forecast(get_study("placement-ablation").cells(PAPER, [1993], ("cifar100",), nowhere))
-    (text,) = describe(found.unknown)
+    (text,) = describe_reasons(found.unknown)
     assert found.seconds == 0 and not found.refused and "nowhere" in text
     assert text.startswith("ZO-FC cifar100-inc5 1993; FO adapter + ZO Cls. cifar100-inc5 1993: ")
 

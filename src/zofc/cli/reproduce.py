@@ -79,7 +79,7 @@ def reproduce(
 def _print_plan(cells: dict[str, Cell], workers: int) -> None:
     """The unfinished cells, those that would be refused, and how long the others take; status 1 if none of them can be
     run."""
-    from zofc.studies.forecast import describe, forecast
+    from zofc.studies.forecast import describe_reasons, forecast
     from zofc.units import format_duration
 
     rows = [[str(cell.labels[key]) for key in ("line", "setting", "seed")] for cell in cells.values()]
@@ -92,7 +92,7 @@ def _print_plan(cells: dict[str, Cell], workers: int) -> None:
         alone = "; what is timed has the machine for itself" * any(cell.work.alone for cell in cells.values())
         out.print(f"about {format_duration(estimate.seconds)} here with {workers} at a time{alone}")
     for heading, reasons in (("would be refused", estimate.refused), ("not estimated", estimate.unknown)):
-        for text in describe(reasons):
+        for text in describe_reasons(reasons):
             out.print(f"[yellow]{heading}:[/] {escape(text)}", soft_wrap=True)
     if cells and len(cells) == sum(map(len, estimate.refused.values())):
         raise typer.Exit(1)

@@ -89,9 +89,9 @@ def judge_results(results: Results = Path("results/small"), root: Root = Path())
 @commands.command("page")
 def write_page(results: Results = Path("results/small"), root: Root = Path(), check: Check = False) -> None:
     """Write docs/RESULTS.md."""
-    from zofc.evidence.page import PAGE, results_page
+    from zofc.evidence.page import RESULTS_PAGE, results_page
 
-    _write({root / PAGE: results_page(results, root)[0]}, check)
+    _write({root / RESULTS_PAGE: results_page(results, root)[0]}, check)
 
 
 @commands.command("tables")

@@ -16,7 +16,7 @@ from zofc.report.grid import Grid
 from zofc.studies.settings import SETTINGS
 from zofc.units import NONE
 
-PAGE = Path("docs/RESULTS.md")
+RESULTS_PAGE = Path("docs/RESULTS.md")
 BENCHMARK = Path("results/step.json")
 VERDICTS_FILE = "verdicts.json"  # beside the results that they are made of
 NOTES = "NOTES.md"  # what must be known of the results and no file says

@@ -14,7 +14,7 @@ from zofc.studies import settings
 from zofc.studies.grid import Cell
 from zofc.studies.jobs import TRAIN, Job, MeasureCost, MeasureCurvature, MeasureFlatness
 from zofc.studies.scale import Scale
-from zofc.studies.settings import OURS, SETTINGS
+from zofc.studies.settings import OUR_SETTINGS, SETTINGS
 
 BATCH = "batch48"  # the column of the paper's tables that name no data
 
@@ -32,7 +32,7 @@ class StudyLine:
 
 
 @dataclass(frozen=True)
-class Panel:
+class StudyPanel:
     """Some of a study's lines, drawn by themselves."""
 
     name: str
@@ -53,7 +53,7 @@ class Study:
     settings: tuple[str, ...]  # the columns: data and classes per task
     lines: tuple[StudyLine, ...]
     table: str | None = None  # of the paper
-    panels: tuple[Panel, ...] = ()  # of its figure; else all lines are in one
+    panels: tuple[StudyPanel, ...] = ()  # of its figure; else all lines are in one
 
     def cells(self, scale: Scale, seeds: Sequence[int], datasets: Sequence[str], changes: Sequence[str]) -> list[Cell]:
         self._check(changes)
@@ -184,8 +184,8 @@ FLATNESS_LINES = (
 MAIN_LINES = _printed_lines("main")
 PROTOTYPES = ("simplecil", "aper-fo", "aper-zo", "ease-fo", "ease-zo")
 BY_CLASSIFIER = (
-    Panel("prototypes", "class means", tuple(line for line in MAIN_LINES if line.family in PROTOTYPES)),
-    Panel("learned", "learned classifiers",
+    StudyPanel("prototypes", "class means", tuple(line for line in MAIN_LINES if line.family in PROTOTYPES)),
+    StudyPanel("learned", "learned classifiers",
           tuple(line for line in MAIN_LINES if line.family not in (*PROTOTYPES, "zofc"))),
 )  # fmt: skip
 INC10_LINES = tuple(  # the paper prints first order and ZO-FC there
@@ -196,7 +196,7 @@ STUDIES = {
     for study in (
         Study(
             "main-table", "First-order methods, their zeroth-order counterparts, and ZO-FC",
-            "accuracy", (*MAIN, *OURS), (*MAIN_LINES, RIDGE), "main",
+            "accuracy", (*MAIN, *OUR_SETTINGS), (*MAIN_LINES, RIDGE), "main",
         ),
         Study("inc10-table", "Ten classes per task", "accuracy", INC10, (*INC10_LINES, RIDGE), "inc10"),
         Study("query-ablation", "ZO-FC with Q queries per step", "accuracy", INC5, QUERY_LINES, "queries"),

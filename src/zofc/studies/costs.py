@@ -134,7 +134,7 @@ def operation_notes(study: Study, rows: CostRows) -> list[str]:
     return found + difference_notes(study, rows)
 
 
-def differences(study: Study, rows: CostRows) -> dict[str, dict[str, int]]:
+def formula_differences(study: Study, rows: CostRows) -> dict[str, dict[str, int]]:
     """The formula less what was executed, in multiply–adds: by reason, then by line; those of a line add up."""
     found: dict[str, dict[str, int]] = {}
     for line in study.lines:
@@ -147,7 +147,7 @@ def differences(study: Study, rows: CostRows) -> dict[str, dict[str, int]]:
 
 def difference_notes(study: Study, rows: CostRows) -> list[str]:
     """The same in words."""
-    reasons = differences(study, rows)
+    reasons = formula_differences(study, rows)
     found = ["The formula less what was executed, by reason; for each line the terms add up to the difference:"]
     for why, sizes in reasons.items():
         terms = "; ".join(f"{title}: {_signed(size)}" for title, size in sizes.items())

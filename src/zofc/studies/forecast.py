@@ -52,7 +52,7 @@ def forecast(cells: Sequence[Cell], workers: int = 1) -> Forecast:
     return found
 
 
-def describe(reasons: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def describe_reasons(reasons: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Each reason with the cells that it is about."""
     for why, cells in reasons.items():
         yield f"{some(cells)}: {why}"

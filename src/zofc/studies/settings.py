@@ -52,7 +52,7 @@ SETTINGS = {
 }  # fmt: skip
 DATASETS = tuple(dict.fromkeys(setting.dataset for setting in SETTINGS.values()))
 PAPERS = ("cifar100", "imagenet-r", "domainnet")  # those that a study takes unless told otherwise
-OURS = tuple(name for name, setting in SETTINGS.items() if setting.dataset not in PAPERS)
+OUR_SETTINGS = tuple(name for name, setting in SETTINGS.items() if setting.dataset not in PAPERS)
 
 
 def chosen(names: Sequence[str], datasets: Sequence[str]) -> list[str]:
