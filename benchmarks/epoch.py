@@ -53,11 +53,14 @@ class Stopwatch:
         self.epochs = self.spent.copy()  # what was spent within those that count
 
     def now(self) -> float:
+        """The time at which all work so far is done."""
         if self.device.type == "cuda":  # only what the steps wait for: the next batch may be in the making beside it
             torch.cuda.current_stream(self.device).synchronize()
         return time.perf_counter()
 
     def timed(self, what: str, work: Callable[P, R]) -> Callable[P, R]:
+        """The same function, with its time added up under a name."""
+
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
             clock = self.now()
             try:
@@ -68,11 +71,13 @@ class Stopwatch:
         return run
 
     def batches(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same batches, with the time of waiting added up."""
         ask = self.timed("loading", lambda: next(batches, None))
         while (batch := ask()) is not None:
             yield batch
 
     def event(self, event: Event) -> None:
+        """Keep the times of each epoch, the first one left out."""
         if event["event"] == "epoch":
             self.marks.append(self.now())
             if len(self.marks) == 1:
@@ -82,10 +87,10 @@ class Stopwatch:
             self.spent["end of task"] += self.now() - self.marks[-1]
 
     def step(self, status: StepStatus) -> None:
-        pass
+        """Nothing: epochs are timed, not steps."""
 
     def close(self) -> None:
-        pass
+        """Nothing is open."""
 
 
 class OneTask(Trainer):
@@ -171,6 +176,7 @@ def verdict(found: dict[str, Any]) -> str:
 
 
 def table(found: dict[str, Any]) -> Table:
+    """The result for a reader."""
     epochs, after = found["seconds"]["in epochs"], found["seconds"]["after them"]
     whole = found["seconds"]["epochs"]
     everything = whole + sum(after.values())
@@ -195,6 +201,7 @@ def _portable(override: str) -> str:
 
 
 def main() -> None:
+    """Time the first task of a recipe."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", metavar="RECIPE", help="a recipe by name or file")
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="dotted overrides")

@@ -36,6 +36,7 @@ class Published:
         self.fast = torch.optim.SGD(self.head, lr=0.01, momentum=0.9)
 
     def features(self, images: Tensor) -> Tensor:
+        """Features (batch, width) of the adapted transformer."""
         x = self.vit.patch_embed(images)
         x = torch.cat([self.vit.cls_token.expand(len(x), -1, -1), x], 1) + self.vit.pos_embed
         for number, block in enumerate(self.vit.blocks):
@@ -50,12 +51,14 @@ class Published:
         return tokens[:, 0]
 
     def loss(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy of the cosine classifier."""
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.autocast):
             features = self.features(images)
         logits = self.sigma * F.linear(F.normalize(features.float(), dim=1), F.normalize(self.rows, dim=1))
         return F.cross_entropy(logits, labels)
 
     def zeroth_order(self, images: Tensor, labels: Tensor, queries: int, epsilon: float = 1e-3) -> float:
+        """One step of ZO-FC: classifier, perturbed points in sequence, adapter, and the loss to report."""
         with torch.no_grad():
             features = self.features(images)
         logits = self.sigma * F.linear(F.normalize(features, dim=1), F.normalize(self.rows, dim=1))
@@ -82,6 +85,7 @@ class Published:
             return float(self.loss(images, labels))
 
     def first_order(self, images: Tensor, labels: Tensor) -> float:
+        """One step of adapter and classifier by gradients."""
         loss = self.loss(images, labels)
         torch.autograd.backward(loss)
         for optimizer in (self.slow, self.fast):

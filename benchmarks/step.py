@@ -97,6 +97,8 @@ WAYS: dict[str, Way] = {
 
 @dataclass
 class Row:
+    """One measured way to make a step."""
+
     name: str
     what: str
     milliseconds: float
@@ -108,6 +110,8 @@ class Row:
 
 
 class Bench:
+    """A backbone and a batch on which every way is measured."""
+
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.device = torch.device(options.device)
@@ -122,10 +126,12 @@ class Bench:
         self.references: dict[tuple[str, str, str], Tensor] = {}
 
     def backbone(self, precision: str, recompute: bool = False, compiled: bool = False) -> Backbone:
+        """A copy of the backbone in a precision."""
         vit = copy.deepcopy(self.blank.vit).to(PRECISIONS[precision]).to(self.device)
         return replace(self.blank, vit=vit, recompute=recompute, compiled=compiled)
 
     def method(self, way: Way, backbone: Backbone) -> Method:
+        """The adapter method away from its initial values."""
         recipe = Recipe(seed=SEED, peft=PeftSettings(blocks=way.blocks, rank=5, scale=0.1))
         made = get_method("adapter")(backbone, recipe)
         made.extend(range(self.options.classes))
@@ -135,6 +141,7 @@ class Bench:
         return made
 
     def plans(self, way: Way) -> dict[str, Group]:
+        """The settings of both groups for a way."""
         head = Group(order="first", lr=0.01, epochs=1, micro_batch=way.micro_batch)
         if way.estimator is None:
             return {"peft": Group(order="first", lr=0.01, epochs=1, micro_batch=way.micro_batch), "head": head}
@@ -168,17 +175,21 @@ class Bench:
         return times
 
     def wait(self) -> None:
+        """Wait until the device has done its work."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
     def on_device(self) -> tuple[Tensor, Tensor]:
+        """The batch on the device."""
         return self.images.to(self.device), self.labels.to(self.device)
 
     def rows(self) -> Iterator[Row]:
+        """Measure the published steps, then each way that was asked for."""
         yield from self.published()
         yield from (self.way(name) for name in self.options.rows if name in WAYS)
 
     def published(self) -> Iterator[Row]:
+        """Measure the steps as published."""
         images, labels = self.on_device()
         for name, what, fused, autocast in (
             ("published", "ZO-FC as published", False, False),
@@ -197,6 +208,7 @@ class Bench:
             yield Row(name, what, found[0], found[2], found[1])
 
     def way(self, name: str) -> Row:
+        """Measure one way."""
         way = WAYS[name]
         self.tidy()
         method = self.method(way, self.backbone(way.precision, way.recompute, way.compiled))
@@ -231,6 +243,7 @@ class Bench:
         return float(torch.corrcoef(torch.stack([found, self.references[key]]))[0, 1])
 
     def coefficients(self, way: Way, method: Method, dtype: torch.dtype) -> Tensor:
+        """Coefficients of a way's first steps in a data type, to compare."""
         place = Placement(method, method.groups(), self.plans(way), SEED, 0)
         batch = self.options.reference_batch
         images, labels = self.images[:batch].to(self.device, dtype), self.labels[:batch].to(self.device)
@@ -265,6 +278,7 @@ class Bench:
 
 
 def show(row: Row) -> None:
+    """Print a row as soon as it is measured."""
     seen = "" if row.correlation is None else f"  corr {row.correlation:.4f}"
     forwards = "" if row.forwards is None else f"  {row.forwards:.2f} F"
     memory = f"{row.peak_bytes / 2**30:.3f} GiB"
@@ -272,10 +286,12 @@ def show(row: Row) -> None:
 
 
 def table(rows: list[Row]) -> str:
+    """The rows as Markdown."""
     return steps_table({row.name: asdict(row) for row in rows}).markdown()
 
 
 def main() -> None:
+    """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     baselines = ["published", "published-first", "autocast-first"]
     parser.add_argument("--backbone", default="vit_base_patch16_224")
@@ -313,6 +329,7 @@ def main() -> None:
 
 
 def write(options: argparse.Namespace, device: torch.device, rows: list[Row]) -> None:
+    """Write the rows with settings and environment."""
     settings = {key: value for key, value in vars(options).items() if key not in ("out", "rows", "table")}
     whole = {"settings": settings, "environment": environment(device), "rows": [asdict(row) for row in rows]}
     options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -67,6 +67,7 @@ class Portion:
     others: tuple[str, ...]
 
     def draw(self) -> NDArray[np.uint8]:
+        """Its images."""
         numbers = range(self.images)
         return np.stack(
             [draw_numbered(self.character, self.style, n, self.split, self.seed, self.others) for n in numbers]
@@ -142,6 +143,7 @@ def optimiser(vit: VisionTransformer, lr: float, weight_decay: float) -> torch.o
 
 
 def train(vit: VisionTransformer, images: Tensor, labels: Tensor, options: argparse.Namespace) -> None:
+    """Train the backbone with labels."""
     opt = optimiser(vit, options.lr, options.weight_decay)
     steps = options.epochs * max(1, len(labels) // options.batch_size)
     plan = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: schedule(step, steps))
@@ -171,6 +173,7 @@ def features(vit: VisionTransformer, images: Tensor, device: torch.device) -> Te
 
 @torch.inference_mode()
 def held_out_accuracy(vit: VisionTransformer, images: Tensor, labels: Tensor, device: torch.device) -> float:
+    """Accuracy on images that were not trained on."""
     guesses = torch.cat([vit(normalised(part.to(device))).argmax(1) for part in torch.split(images, 1024)])
     return (guesses == labels.to(device)).float().mean().item()
 
@@ -229,6 +232,7 @@ def save(vit: VisionTransformer, path: Path, options: argparse.Namespace, pretra
 
 
 def arguments() -> argparse.Namespace:
+    """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=SOURCE / "zofc" / "model" / "weights" / "embedded.safetensors")
     parser.add_argument("--seed", type=int, default=1993)
@@ -252,6 +256,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> None:
+    """Draw, train, measure and write the weights."""
     drawers, began = Drawers(), time.monotonic()
     options = arguments()
     device = torch.device(options.device)

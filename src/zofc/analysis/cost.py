@@ -105,7 +105,7 @@ class Cost:
         return found
 
 
-def cost(recipe: Recipe, steps: int = 5, task: int = 1, on_progress: OnProgress = lambda text: None) -> Cost:
+def cost(recipe: Recipe, steps: int = 5, task: int = 1, on_progress: OnProgress = lambda _: None) -> Cost:
     """Measure a recipe at the start of a task (those before it are not trained): `steps` timed steps in each phase
     after a warm-up. The model that is stepped is thrown away. `on_progress` is called with what is being done."""
     if steps < 1:

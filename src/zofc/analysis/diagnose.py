@@ -46,7 +46,7 @@ def diagnose(
     task: int = 1,
     batches: int = 3,
     queries: Sequence[int] = QUERIES,
-    on_progress: OnProgress = lambda text: None,
+    on_progress: OnProgress = lambda _: None,
 ) -> Diagnosis:
     """Measure every zeroth-order set of a recipe on the first batches of a task; earlier tasks are not trained.
     `on_progress` is called with a description of each stage."""

@@ -32,6 +32,7 @@ class SafeConsole(Console):
     """A console that prints text verbatim and falls silent when its reader has closed the pipe."""
 
     def on_broken_pipe(self) -> None:
+        """Print nothing more when the reader is gone."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())  # for what is still to be flushed
 
@@ -56,10 +57,12 @@ def say(text: str) -> None:
 
 
 def warn(text: str) -> None:
+    """Print a warning to standard error."""
     err.print(f"Warning: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
 def print_error(error: ZofcError) -> None:
+    """Print an error to standard error."""
     err.print(f"[bold red]zofc:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
 
 
@@ -82,6 +85,7 @@ def split_words(words: list[str]) -> tuple[list[str], list[str]]:
 
 
 def load_one_recipe(words: list[str]) -> Recipe:
+    """The one recipe of a command line, with its overrides."""
     from zofc.recipe import load_recipe
 
     names, overrides = split_words(words)

@@ -235,7 +235,7 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def _leave_stopping_to_the_trainer(worker: int) -> None:
+def _leave_stopping_to_the_trainer(_worker: int) -> None:
     """A terminal sends Ctrl-C to every process; the trainer finishes its step, so its workers must go on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

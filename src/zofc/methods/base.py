@@ -117,6 +117,7 @@ class Method(nn.Module):
 
     @property
     def device(self) -> torch.device:
+        """Where the backbone is, and everything that is trained."""
         return self.backbone.device
 
     def generator(self, *name: str | int) -> torch.Generator:
@@ -124,6 +125,7 @@ class Method(nn.Module):
         return seeds.torch_stream(self.recipe.seed, *name)
 
     def named(self, names: Iterable[str], prefix: str = "") -> dict[str, Tensor]:
+        """The method's own parameters of these names, prefixed."""
         own = dict(self.named_parameters())
         return {prefix + name: own[prefix + name] for name in names}
 

@@ -96,6 +96,7 @@ class Classifier(Method):
         self.regress(batches, self.extract)
 
     def regress(self, batches: Batches, extract: Callable[[Tensor], Tensor]) -> None:
+        """Include the task in the regression, if there is one."""
         if self.ridge is not None:
             features, labels = self.all_features(batches, extract)
             self.ridge.learn(features, labels, seeds.stream(self.recipe.seed, "held out", len(self.tasks) - 1))
@@ -107,6 +108,7 @@ class Classifier(Method):
         return prepared
 
     def logits(self, moving: Moving, features: Tensor) -> Tensor:
+        """Scores (..., batch, classes in the loss)."""
         return self.head.logits(under(moving, "head"), features, self.in_loss)
 
     def loss(self, moving: Moving, features: Tensor, labels: Tensor) -> Tensor:
@@ -120,6 +122,7 @@ class Classifier(Method):
         return (guesses == labels).sum(-1)
 
     def extract(self, images: Tensor) -> Tensor:
+        """Features (batch, width) with the method's own parameters."""
         features: Tensor = self.features({}, self.prepare(images))
         return features
 

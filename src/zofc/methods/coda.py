@@ -90,6 +90,7 @@ class CodaPrompt(Classifier):
             self.components(number).grow(self.per_task, self.generator("peft", number, task), self.device)
 
     def components(self, number: int) -> Components:
+        """The components of a block."""
         components = self.peft[str(number)]
         assert isinstance(components, Components)
         return components
@@ -101,6 +102,7 @@ class CodaPrompt(Classifier):
         return {"peft": self.components_of(range(len(self.tasks) - 1, len(self.tasks))), **groups}
 
     def components_of(self, tasks: range) -> dict[str, Tensor]:
+        """The components of these tasks in every block."""
         names = [f"{number}.{kind}.{task}" for number in self.numbers for kind in KINDS for task in tasks]
         return self.named(names, "peft.")
 

@@ -62,6 +62,7 @@ class Ease(Classifier):
 
     @property
     def by_task(self) -> list[PeftModule]:
+        """The adapter of each task."""
         return [module for module in self.adapters if isinstance(module, PeftModule)]
 
     def groups(self) -> dict[str, dict[str, Tensor]]:

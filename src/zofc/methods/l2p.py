@@ -110,6 +110,7 @@ class LearningToPrompt(Classifier):
         return self.prompted(moving, prepared, batchwise=True)
 
     def prompted(self, moving: Moving, prepared: Any, batchwise: bool) -> Prompted:
+        """Features with the chosen prompts, and how well their keys match."""
         vit, (query, tokens), pool = self.backbone.vit, prepared, taken(self.peft, moving, "peft.")
         similarity = F.normalize(query, dim=-1) @ F.normalize(pool["keys"], dim=-1).mT  # ([queries,] batch, pool)
         ids = choose(similarity, self.settings.top, batchwise)

@@ -24,6 +24,7 @@ from zofc.recipe import Group, Recipe
 
 
 def by_zeroth_order(method: Method, group: str) -> bool:
+    """Whether the recipe moves a group by zeroth order."""
     plan = method.recipe.optimize.get(group)
     return plan is not None and plan.order == "zeroth"
 

@@ -85,6 +85,7 @@ def locate(loc: Key, values: Value) -> Key:
 
 
 def value_at(values: Value, key: Key) -> Value:
+    """The value of a nested key."""
     found: Any = values
     for part in key:
         found = found[part]

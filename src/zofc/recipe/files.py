@@ -132,11 +132,13 @@ def read_extended(file: RecipeFile, chain: tuple[RecipeFile, ...]) -> Layer:
 
 
 def parent_references(layer: Layer) -> tuple[Value, ...]:
+    """The recipes that a layer extends, as written."""
     value = layer.values.get("extends", ())
     return value if isinstance(value, tuple) else (value,)
 
 
 def refuse_circle(file: RecipeFile, chain: tuple[RecipeFile, ...]) -> None:
+    """Raise an error if a file extends itself through others."""
     for number, link in enumerate(chain):
         if (link.content, link.row) == (file.content, file.row):
             circle = " -> ".join(map(str, (*chain[number:], file)))

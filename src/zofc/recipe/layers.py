@@ -50,6 +50,7 @@ class Layer:
         return Layer(self.file, merge(self.values, top.values), origins, self.problems + top.problems)
 
     def without(self, *names: str) -> Layer:
+        """The layer without some of its top-level keys."""
         return replace(self, values={name: value for name, value in self.values.items() if name not in names})
 
     def part(self, *prefix: str) -> Layer:
@@ -70,6 +71,7 @@ class Layer:
         return Origin(self.file, None, key)
 
     def problem(self, key: Key, text: str) -> Problem:
+        """A problem of the value of a key, at the place where it was set."""
         origin = self.origin(key)
         return Problem(origin.file, origin.line, origin.key, text)
 
@@ -82,6 +84,7 @@ class Sources:
 
 
 def merge(base: dict[str, Value], top: dict[str, Value]) -> dict[str, Value]:
+    """Nested values of both; those of `top` win."""
     both = dict(base)
     for name, value in top.items():
         below = both.get(name)
@@ -90,6 +93,7 @@ def merge(base: dict[str, Value], top: dict[str, Value]) -> dict[str, Value]:
 
 
 def join_key(key: Key) -> str:
+    """A key as a user writes it: `optimize.peft.lr`, `data.then[0]`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).removeprefix(".")
 
 

@@ -34,7 +34,8 @@ class Reader(yaml.SafeLoader):
 class Writer(yaml.SafeDumper):
     """Lists on one line, no aliases; text that either version of YAML takes for a number is quoted."""
 
-    def ignore_aliases(self, data: object) -> bool:
+    def ignore_aliases(self, _data: object) -> bool:
+        """Write repeated values out."""
         return True
 
 
@@ -50,16 +51,20 @@ Writer.add_representer(  # PyYAML loses unusual line breaks outside double quote
 
 
 def write_yaml(values: dict[str, Any]) -> str:
+    """Values as YAML text, in their order."""
     return yaml.dump(values, Dumper=Writer, sort_keys=False, allow_unicode=True, width=110)
 
 
 class NotYamlError(ValueError):
+    """Text that is not YAML, with the line if it is known."""
+
     def __init__(self, reason: str, line: int | None = None) -> None:
         super().__init__(f"not valid YAML: {reason}")
         self.line = line
 
 
 def parse_yaml(text: str) -> yaml.Node | None:
+    """The syntax tree of a text, which knows its lines."""
     try:
         node: yaml.Node | None = yaml.compose(text, Loader=Reader)
     except yaml.MarkedYAMLError as error:
@@ -101,6 +106,7 @@ class Document:
         self._around: list[yaml.Node] = []  # the collections that hold the current node
 
     def value(self, node: yaml.Node, key: Key) -> Value:
+        """The value of a node; what is wrong with it is collected."""
         try:
             return self._value(node, key)
         except ValueError as error:

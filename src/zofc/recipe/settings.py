@@ -18,6 +18,8 @@ BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤", "multiple_of": "multip
 
 @dataclass(frozen=True)
 class SettingInfo:
+    """One setting for users: its key, values, default and meaning."""
+
     key: str  # optimize.<group>.lr
     values: str  # what it may be
     default: str

@@ -103,7 +103,7 @@ class TrainRun:
         return f"{row['all_classes']:.1f} % of all classes{forgotten}"
 
     def passes(self, recipe: Recipe) -> float:
-        stream = build_stream(recipe, lambda text: None)
+        stream = build_stream(recipe, lambda _: None)
         per_image = max((plan.epochs * _evaluations(plan) for plan in recipe.optimize.values()), default=0)
         trained = sum(len(stream.train_set(task)) for task in stream.tasks)
         tested = sum(len(test) for task in stream.tasks for _, test in stream.evaluation(task))
@@ -223,7 +223,7 @@ class MeasureFlatness:
         return ", ".join(f"Φ {score:.3g} over {name} after task {task}" for name, (task, score) in ends.items())
 
     def passes(self, recipe: Recipe) -> float:
-        stream, most = build_stream(recipe, lambda text: None), self.settings.images
+        stream, most = build_stream(recipe, lambda _: None), self.settings.images
         seen = sum(
             len(test) if most is None else min(len(test), most * len(names))
             for task in stream.tasks

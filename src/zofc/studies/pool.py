@@ -162,7 +162,7 @@ def _serve(work: Callable[[Any], Any], line: Connection, sit: Callable[[int], No
             line.send(_done(work, *item))
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def _stop(_number: int, _frame: FrameType | None) -> None:
     """Where nothing is trained yet that could be saved (training has a handler of its own)."""
     if _at_work.is_set():
         raise Interrupted("stopped before it began")

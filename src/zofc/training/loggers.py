@@ -39,7 +39,7 @@ class ScalarLogger:
         self.finish()
 
 
-def _tensorboard(recipe: Recipe, run: Path) -> ScalarLogger:
+def _tensorboard(_recipe: Recipe, run: Path) -> ScalarLogger:
     writer = _need("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(run / "tensorboard"))
 
     def write(scalars: dict[str, float], step: int) -> None:
@@ -53,7 +53,7 @@ def _wandb(recipe: Recipe, run: Path) -> ScalarLogger:
     session = _need("wandb", "wandb").init(
         project="zofc", id=run.name, resume="allow", dir=str(run), config=recipe.model_dump(mode="json")
     )
-    return ScalarLogger(lambda scalars, step: session.log(scalars), session.finish)
+    return ScalarLogger(lambda scalars, _step: session.log(scalars), session.finish)
 
 
 def _mlflow(recipe: Recipe, run: Path) -> ScalarLogger:

@@ -154,7 +154,7 @@ def continue_stream(recipe: Recipe, progress: Progress, notice: Callable[[str], 
     new = open_data(recipe, recipe.data.then[-1], notice)  # first, so that what is wrong with it is said as it is
     without = Stream.continuing(learned, tasks, [new], order_seed=order_seed(recipe))
     try:
-        stream: AnyStream = build_stream(recipe, lambda text: None)
+        stream: AnyStream = build_stream(recipe, lambda _: None)
         why = "" if list(stream.classes[: len(learned)]) == learned else "they were not learned from the recipe's data"
     except ZofcError as error:
         why = str(error)

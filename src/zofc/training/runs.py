@@ -53,7 +53,7 @@ def data_changed(run: Run) -> list[str]:
     few = recipe.model_copy(update={"data": recipe.data.model_copy(update={"per_class": 1, "test_per_class": 1})})
 
     def same(settings: Recipe, spec: str) -> bool:
-        source = open_data(settings, spec, lambda text: None)
+        source = open_data(settings, spec, lambda _: None)
         return not run.changed_data({source.name: source.checksum})
 
     changes = []
@@ -90,7 +90,7 @@ def extend_run(path: Path, source: str, output: Path | None = None) -> Run:
     progress = checkpoint.progress
     progress.inherited, progress.recipe = progress.done, recipe_digest(extended)
     check_recipe(extended)
-    continue_stream(extended, progress, lambda text: None)  # refuses what cannot be learned, before anything is written
+    continue_stream(extended, progress, lambda _: None)  # refuses what cannot be learned, before anything is written
     with new_run(new.path, extended) as run:
         save_checkpoint(run, progress, checkpoint.method, checkpoint.optimizers)
         run.write_environment({key: old.environment[key] for key in ("data", "backbone") if key in old.environment})

@@ -27,7 +27,7 @@ def stop_signals() -> Iterator[StopRequest]:
         yield request
         return
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def ask(number: int, _frame: FrameType | None) -> None:
         if request.stop and number != HANG_UP:
             raise KeyboardInterrupt
         request.stop = True
