@@ -208,7 +208,7 @@ class DecodeCache:
 
     def entries(self) -> list[CacheEntry]:
         """All entries, the one used last first."""
-        found = []
+        entries = []
         for file in self.folder.glob(f"*/{ENTRY}"):
             if ".part-" in file.parent.name:
                 continue
@@ -217,8 +217,8 @@ class DecodeCache:
                 size = sum(member.stat().st_size for member in file.parent.iterdir())
                 used = file.stat().st_mtime
                 in_use = not _is_free(file)
-                found.append(CacheEntry(file.parent.name, about["label"], about["images"], size, used, in_use))
-        return sorted(found, key=lambda entry: -entry.used)
+                entries.append(CacheEntry(file.parent.name, about["label"], about["images"], size, used, in_use))
+        return sorted(entries, key=lambda entry: -entry.used)
 
     def make_room(self, size: int) -> bool:
         """Evict entries, those used longest ago first and none that is in use, until `size` more bytes fit."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from zofc.data.concat import JoinedImages
 from zofc.data.rgb import as_rgb, is_deep
-from zofc.data.source import ArrayImages, EncodedImages, Images, opened
+from zofc.data.source import ArrayImages, EncodedImages, Images, open_encoded
 from zofc.data.stored import StoredImages
 from zofc.errors import BrokenImages, DataError
 
@@ -59,7 +59,7 @@ def find_faults(images: EncodedImages) -> list[DataError | None]:
 
     def fault(index: int) -> DataError | None:
         try:
-            with opened(images.items[index], images.names[index]) as image:
+            with open_encoded(images.items[index], images.names[index]) as image:
                 image.draft(None, (1, 1))  # JPEG: an eighth of the resolution, but all of the file is read
                 image.load()
                 if is_deep(image):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from zofc.data.file_list import Listing, expect_classes, open_listings, read_lines
+from zofc.data.file_list import FileList, expect_classes, open_file_lists, read_lines
 from zofc.data.roots import find_root
 from zofc.data.source import Source, SourceOptions, source
 from zofc.errors import DataError, nearest
@@ -38,14 +38,14 @@ def domainnet(argument: str, options: SourceOptions) -> Source:
     names = _class_names(train + test)
     index = {label: position for position, label in enumerate(names)}
 
-    def listing(entries: list[Entry]) -> Listing:
+    def listing(entries: list[Entry]) -> FileList:
         labels = np.array([index[label] for *_, label in entries], np.int64)
         styles = np.array([domains.index(domain) for _, domain, _, _ in entries], np.int64)
-        return Listing(root, [file for file, *_ in entries], labels, styles)
+        return FileList(root, [file for file, *_ in entries], labels, styles)
 
     expect_classes("domainnet", len(names), CLASSES, options.notice)
     name = f"domainnet:{argument}" if argument else "domainnet"
-    return open_listings(name, tuple(names.values()), listing(train), listing(test), options, domains)
+    return open_file_lists(name, tuple(names.values()), listing(train), listing(test), options, domains)
 
 
 def _entries(root: Path, split: str, domains: tuple[str, ...]) -> list[Entry]:

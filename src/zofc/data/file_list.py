@@ -19,7 +19,7 @@ from zofc.errors import DataError
 
 
 @dataclass(frozen=True)
-class Listing:
+class FileList:
     """Image files, relative to a root, with their labels."""
 
     root: Path
@@ -27,17 +27,17 @@ class Listing:
     labels: NDArray[np.int64]  # (n,)
     domains: NDArray[np.int64] | None = None  # (n,)
 
-    def take(self, indices: NDArray[np.int64]) -> Listing:
+    def take(self, indices: NDArray[np.int64]) -> FileList:
         """The files at these indices."""
         domains = None if self.domains is None else self.domains[indices]
-        return Listing(self.root, [self.files[i] for i in indices], self.labels[indices], domains)
+        return FileList(self.root, [self.files[i] for i in indices], self.labels[indices], domains)
 
 
-def open_listings(
+def open_file_lists(
     name: str,
     classes: Sequence[str],
-    train: Listing,
-    test: Listing,
+    train: FileList,
+    test: FileList,
     options: SourceOptions,
     domain_names: Sequence[str] = (),
 ) -> Source:
@@ -53,7 +53,7 @@ def open_listings(
     return Source(name, tuple(classes), **sets, checksum=checksum(train, test), domain_names=tuple(domain_names))
 
 
-def _choose(listing: Listing, split: str, per_class: int | None, options: SourceOptions) -> Listing:
+def _choose(listing: FileList, split: str, per_class: int | None, options: SourceOptions) -> FileList:
     domains = listing.domains if options.per_domain else None
     return listing.take(select_split(listing.labels, split, per_class, options.seed, domains))
 
@@ -66,14 +66,14 @@ class FileStore:
     names: Sequence[str]
     rows: Mapping[str, int]  # by file
 
-    def images(self, chosen: Listing) -> StoredImages | None:
-        """The cached images of a listing, where their pixels are at hand."""
+    def images(self, chosen: FileList) -> StoredImages | None:
+        """The cached images of a list of files; None if one of them is broken."""
         rows = np.array([self.rows[file] for file in chosen.files], np.int64)
         places = np.stack([np.zeros_like(rows), rows], 1)
         return StoredImages.choose([self.store], [self.names], places, IN_MEMORY)
 
 
-def _open_store(name: str, train: Listing, test: Listing, asked: int, options: SourceOptions) -> FileStore | None:
+def _open_store(name: str, train: FileList, test: FileList, asked: int, options: SourceOptions) -> FileStore | None:
     """The decode cache's entry of a source; its files are known by path, size and times, since reading them all takes
     as long as decoding many of them."""
     files = sorted({*train.files, *test.files})
@@ -94,7 +94,7 @@ def _encoded(root: Path, files: Sequence[str]) -> EncodedImages:
     return EncodedImages(paths, [str(path) for path in paths])
 
 
-def _read(chosen: Listing, store: FileStore | None, options: SourceOptions) -> ImageSet:
+def _read(chosen: FileList, store: FileStore | None, options: SourceOptions) -> ImageSet:
     if store is not None and (stored := store.images(chosen)) is not None:
         return ImageSet(stored, chosen.labels, chosen.domains)
     images, keep = settle(_encoded(chosen.root, chosen.files), options.skip_broken, options.notice)
@@ -104,13 +104,13 @@ def _read(chosen: Listing, store: FileStore | None, options: SourceOptions) -> I
 
 def _state(file: Path) -> str:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
         return "absent"
-    return f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
-def checksum(train: Listing, test: Listing) -> str:
+def checksum(train: FileList, test: FileList) -> str:
     """SHA-256 over split, path and size of every file listed: quick, and it notices a different copy."""
     digest = hashlib.sha256()
     for split, listing in (("train", train), ("test", test)):
@@ -135,7 +135,7 @@ def read_lines(file: Path) -> list[tuple[int, str]]:
     return [(number, line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def expect_classes(name: str, found: int, published: int, notice: Callable[[str], None]) -> None:
+def expect_classes(name: str, count: int, published: int, notice: Callable[[str], None]) -> None:
     """A partial copy is allowed, but not silently."""
-    if found != published:
-        notice(f"{name}: found {found} classes, the published data set has {published}")
+    if count != published:
+        notice(f"{name}: found {count} classes, the published data set has {published}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from zofc.data.file_list import Listing, open_listings
+from zofc.data.file_list import FileList, open_file_lists
 from zofc.data.roots import find_path
 from zofc.data.selection import hold_out
 from zofc.data.source import Source, SourceOptions, image_formats, source
@@ -34,10 +34,10 @@ def read_folder(name: str, root: Path, options: SourceOptions) -> Source:
     test_folder = next((f for f in TEST_FOLDERS if f in inside), None)
     if "train" in inside and test_folder is not None:
         return _with_test_set(name, scan(root, "train"), scan(root, test_folder), options)
-    found = scan(root, "train" if inside == ["train"] else "")
-    classes, listing = list_classes(name, found, options)
+    contents = scan(root, "train" if inside == ["train"] else "")
+    classes, listing = list_classes(name, contents, options)
     train, test = hold_out(listing.labels, classes, options.test_fraction, options.seed, name)
-    return open_listings(name, classes, listing.take(train), listing.take(test), options)
+    return open_file_lists(name, classes, listing.take(train), listing.take(test), options)
 
 
 def _with_test_set(name: str, train: Scan, test: Scan, options: SourceOptions) -> Source:
@@ -48,7 +48,7 @@ def _with_test_set(name: str, train: Scan, test: Scan, options: SourceOptions) -
             f"to train on (such classes: {len(only_test)})"
         )
     classes, train_listing = list_classes(name, train, options, ignored=test.ignored)
-    return open_listings(name, classes, train_listing, listing_of(test, classes), options)
+    return open_file_lists(name, classes, train_listing, file_list_of(test, classes), options)
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ def scan(root: Path, inside: str = "") -> Scan:
     files: dict[str, list[str]] = {}
     ignored = loose
     for name in subfolders(base):
-        found = [file.relative_to(root) for file in files_in(base / name)]
-        files[name] = sorted(p.as_posix() for p in found if p.suffix.lower() in suffixes)
-        ignored += len(found) - len(files[name])
+        inside_class = [file.relative_to(root) for file in files_in(base / name)]
+        files[name] = sorted(p.as_posix() for p in inside_class if p.suffix.lower() in suffixes)
+        ignored += len(inside_class) - len(files[name])
     return Scan(root, base, files, ignored)
 
 
@@ -89,10 +89,10 @@ def files_in(folder: Path) -> Iterator[Path]:
 def images_in(folder: Path) -> list[Path]:
     """The files of known image types in a folder, at any depth; there must be some."""
     suffixes = image_suffixes()
-    found = sorted(file for file in files_in(folder) if file.suffix.lower() in suffixes)
-    if not found:
+    images = sorted(file for file in files_in(folder) if file.suffix.lower() in suffixes)
+    if not images:
         raise DataError(f"{folder}: no images in this folder")
-    return found
+    return images
 
 
 def image_suffixes() -> frozenset[str]:
@@ -101,48 +101,52 @@ def image_suffixes() -> frozenset[str]:
     return frozenset(suffix for suffix, kind in Image.registered_extensions().items() if kind in formats)
 
 
-def list_classes(name: str, found: Scan, options: SourceOptions, ignored: int = 0) -> tuple[tuple[str, ...], Listing]:
+def list_classes(
+    name: str, contents: Scan, options: SourceOptions, ignored: int = 0
+) -> tuple[tuple[str, ...], FileList]:
     """The classes in alphabetical order and their files; no class may be empty."""
-    ignored += found.ignored
-    if not any(found.files.values()):
-        raise DataError(f"{name}: no images in class folders under {found.base}; expected {found.base}/CLASS/image.jpg")
-    empty = [label for label, files in found.files.items() if not files]
+    ignored += contents.ignored
+    if not any(contents.files.values()):
+        raise DataError(
+            f"{name}: no images in class folders under {contents.base}; expected {contents.base}/CLASS/image.jpg"
+        )
+    empty = [label for label, files in contents.files.items() if not files]
     if empty:
         raise DataError(
-            f"{name}: class folder {found.base / empty[0]} has no images; add some or remove the folder "
+            f"{name}: class folder {contents.base / empty[0]} has no images; add some or remove the folder "
             f"(empty folders: {len(empty)})"
         )
     if ignored:
         options.notice(f"{name}: ignored {ignored} file(s) that are not images in a class folder")
-    for text in _doubts(found):
+    for text in _doubts(contents):
         options.notice(f"{name}: {text}")
-    classes = tuple(found.files)
-    return classes, listing_of(found, classes)
+    classes = tuple(contents.files)
+    return classes, file_list_of(contents, classes)
 
 
-def _doubts(found: Scan) -> Iterator[str]:
+def _doubts(contents: Scan) -> Iterator[str]:
     """Signs that the class folders lie deeper than they are looked for."""
-    splits = [label for label in found.files if label.lower() in ("train", *TEST_FOLDERS)]
+    splits = [label for label in contents.files if label.lower() in ("train", *TEST_FOLDERS)]
     if splits:
         yield (
-            f"'{splits[0]}' is taken for a class; a split is read from {found.base}/train/CLASS/image.jpg and "
-            f"{found.base}/test/CLASS/image.jpg (or {' or '.join(TEST_FOLDERS[1:])} for test)"
+            f"'{splits[0]}' is taken for a class; a split is read from {contents.base}/train/CLASS/image.jpg and "
+            f"{contents.base}/test/CLASS/image.jpg (or {' or '.join(TEST_FOLDERS[1:])} for test)"
         )
-    nested = [label for label in found.files if label not in splits and not _has_its_own(found, label)]
+    nested = [label for label in contents.files if label not in splits and not _has_its_own(contents, label)]
     if nested:
         yield (
-            f"all images of class '{nested[0]}' lie in sub-folders of {found.base / nested[0]}; if those are the "
+            f"all images of class '{nested[0]}' lie in sub-folders of {contents.base / nested[0]}; if those are the "
             f"classes, name the folder that holds them (such classes: {len(nested)})"
         )
 
 
-def _has_its_own(found: Scan, label: str) -> bool:
-    folder = (found.base / label).relative_to(found.root).as_posix()
-    return any(file.rpartition("/")[0] == folder for file in found.files[label])
+def _has_its_own(contents: Scan, label: str) -> bool:
+    folder = (contents.base / label).relative_to(contents.root).as_posix()
+    return any(file.rpartition("/")[0] == folder for file in contents.files[label])
 
 
-def listing_of(found: Scan, classes: Sequence[str]) -> Listing:
+def file_list_of(contents: Scan, classes: Sequence[str]) -> FileList:
     """The files of these classes, with their labels."""
-    files = [file for label in classes for file in found.files.get(label, ())]
-    counts = [len(found.files.get(label, ())) for label in classes]
-    return Listing(found.root, files, np.repeat(np.arange(len(classes)), counts))
+    files = [file for label in classes for file in contents.files.get(label, ())]
+    counts = [len(contents.files.get(label, ())) for label in classes]
+    return FileList(contents.root, files, np.repeat(np.arange(len(classes)), counts))

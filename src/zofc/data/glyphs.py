@@ -102,8 +102,8 @@ def checksum(sheets: Iterable[Sheet]) -> str:
     versions = [str(RENDERER), np.__version__, PIL.__version__, str(features.version("freetype2"))]
     digest = hashlib.sha256("\x1f".join(versions).encode())
     for sheet in sheets:
-        told = (sheet.seed, sheet.split, len(sheet.labels), *sheet.styles, *sheet.characters)
-        digest.update("\x1f".join(map(str, told)).encode())
+        origin = (sheet.seed, sheet.split, len(sheet.labels), *sheet.styles, *sheet.characters)
+        digest.update("\x1f".join(map(str, origin)).encode())
         for character, look in itertools.product(sheet.characters[::50], sheet.styles):
             digest.update(draw_numbered(character, look, 0, sheet.split, sheet.seed, sheet.others).tobytes())
     return digest.hexdigest()

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from zofc.data.file_list import Listing, expect_classes, open_listings, read_lines
+from zofc.data.file_list import FileList, expect_classes, open_file_lists, read_lines
 from zofc.data.folder import list_classes, read_folder, scan, subfolders
 from zofc.data.roots import find_root
 from zofc.data.selection import hold_out
@@ -29,17 +29,17 @@ def imagenet_r(argument: str, options: SourceOptions) -> Source:
     root = find_root("imagenet-r", options, GET)
     lists = [root / "train.txt", root / "test.txt"]
     if {"train", "test"} <= set(subfolders(root)):
-        opened = read_folder("imagenet-r", root, options)
+        data = read_folder("imagenet-r", root, options)
     elif any(file.exists() for file in lists):
-        opened = open_listings("imagenet-r", *_read_lists(root), options)
+        data = open_file_lists("imagenet-r", *_read_lists(root), options)
     else:
         options.notice(
             "imagenet-r: no train.txt and test.txt in the root, so the split is ours (20 % of each class, "
             "seed 1993); numbers are comparable only within one split"
         )
-        opened = open_listings("imagenet-r", *_split(root, options), options)
-    expect_classes("imagenet-r", len(opened.classes), CLASSES, options.notice)
-    return opened
+        data = open_file_lists("imagenet-r", *_split(root, options), options)
+    expect_classes("imagenet-r", len(data.classes), CLASSES, options.notice)
+    return data
 
 
 def export_lists(root: Path, folder: Path) -> tuple[Path, Path]:
@@ -52,19 +52,19 @@ def export_lists(root: Path, folder: Path) -> tuple[Path, Path]:
     return written
 
 
-def _split(root: Path, options: SourceOptions) -> tuple[tuple[str, ...], Listing, Listing]:
+def _split(root: Path, options: SourceOptions) -> tuple[tuple[str, ...], FileList, FileList]:
     classes, listing = list_classes("imagenet-r", scan(root), options)
     train, test = hold_out(listing.labels, classes, TEST_FRACTION, SPLIT_SEED, "imagenet-r")
     return classes, listing.take(train), listing.take(test)
 
 
-def _read_lists(root: Path) -> tuple[tuple[str, ...], Listing, Listing]:
+def _read_lists(root: Path) -> tuple[tuple[str, ...], FileList, FileList]:
     train, test = _read_list(root / "train.txt"), _read_list(root / "test.txt")
     classes = tuple(sorted({path.parts[0] for path in (*train, *test)}))
     index = {name: label for label, name in enumerate(classes)}
 
-    def listing(paths: list[PurePosixPath]) -> Listing:
-        return Listing(root, [str(p) for p in paths], np.array([index[p.parts[0]] for p in paths], np.int64))
+    def listing(paths: list[PurePosixPath]) -> FileList:
+        return FileList(root, [str(p) for p in paths], np.array([index[p.parts[0]] for p in paths], np.int64))
 
     return classes, listing(train), listing(test)
 

@@ -45,10 +45,10 @@ def orientation(image: Image.Image) -> int:
     if image.format == "TIFF":
         return 1
     try:
-        found = Image.Image.getexif(image).get(ExifTags.Base.Orientation)  # PNG's own would decode the image
+        turn = Image.Image.getexif(image).get(ExifTags.Base.Orientation)  # PNG's own would decode the image
     except Exception:  # damaged metadata is no reason to refuse the picture
         return 1
-    return found if found in TURNS else 1
+    return turn if turn in TURNS else 1
 
 
 def _values(image: Image.Image) -> NDArray[Any]:

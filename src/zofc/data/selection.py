@@ -57,5 +57,5 @@ def check_trainable(classes: Sequence[str], train: NDArray[np.int64], test: NDAr
         return
     only_test = np.intersect1d(absent, test)
     names = ", ".join(f"'{classes[i]}'" for i in (only_test if len(only_test) else absent)[:5])
-    found = "in the test set only" if len(only_test) else "without any image"
-    raise DataError(f"{where}: {found}: {names}. Every class needs images to train on; add some or remove the class.")
+    problem = "in the test set only" if len(only_test) else "without any image"
+    raise DataError(f"{where}: {problem}: {names}. Every class needs images to train on; add some or remove the class.")

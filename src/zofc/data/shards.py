@@ -65,7 +65,7 @@ def find_shards(name: str, path: Path) -> tuple[list[Path], list[Path]]:
         raise DataError(f"{name}: no *.parquet files in {path}")
     train = [s for s in shards if s.name.startswith("train")]
     tests = ([s for s in shards if s.name.startswith(prefix)] for prefix in TEST_PREFIXES)
-    test = next((found for found in tests if found), [])
+    test = next(filter(None, tests), [])
     if test and not train:
         raise DataError(f"{name}: {path} has test shards but no train-*.parquet")
     return (train, test) if train else (shards, [])
@@ -83,7 +83,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Rows:
+class ShardRows:
     """Rows of several shards: all but the images."""
 
     files: Sequence[Path]
@@ -93,16 +93,16 @@ class Rows:
     labels: NDArray[np.int64]  # (n,)
     domains: NDArray[np.int64] | None  # (n,)
 
-    def take(self, indices: NDArray[np.int64]) -> Rows:
+    def take(self, indices: NDArray[np.int64]) -> ShardRows:
         """The rows at these indices."""
         domains = None if self.domains is None else self.domains[indices]
         rows, labels = self.rows[indices], self.labels[indices]
-        return Rows(self.files, self.columns, self.shards[indices], rows, labels, domains)
+        return ShardRows(self.files, self.columns, self.shards[indices], rows, labels, domains)
 
-    def renumber(self, present: NDArray[np.int64]) -> Rows:
+    def renumber(self, present: NDArray[np.int64]) -> ShardRows:
         """The same rows with labels that count only the classes present."""
         labels = np.searchsorted(present, self.labels)
-        return Rows(self.files, self.columns, self.shards, self.rows, labels, self.domains)
+        return ShardRows(self.files, self.columns, self.shards, self.rows, labels, self.domains)
 
 
 def find_columns(schema: Any, file: Path) -> Columns:
@@ -135,7 +135,7 @@ def find_columns(schema: Any, file: Path) -> Columns:
     return Columns(images[0], label, domain, classes or None, names(domain) if domain else ())
 
 
-def read_rows(files: Sequence[Path], like: Columns | None = None) -> Rows:
+def read_rows(files: Sequence[Path], like: Columns | None = None) -> ShardRows:
     """Labels and domains of every row of these shards, which must agree on columns and names."""
     shards, rows, labels, domains = [], [], [], []
     for number, file in enumerate(files):
@@ -151,7 +151,7 @@ def read_rows(files: Sequence[Path], like: Columns | None = None) -> Rows:
         rows.append(np.arange(len(labels[-1])))
     assert like is not None
     joined = np.concatenate(domains) if domains else None
-    return Rows(files, like, np.concatenate(shards), np.concatenate(rows), np.concatenate(labels), joined)
+    return ShardRows(files, like, np.concatenate(shards), np.concatenate(rows), np.concatenate(labels), joined)
 
 
 def _integers(file: Path, column: str, names: Sequence[str] | None) -> NDArray[np.int64]:
@@ -165,7 +165,7 @@ def _integers(file: Path, column: str, names: Sequence[str] | None) -> NDArray[n
     return numbers
 
 
-def _classes(train: Rows, test: Rows | None) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+def _classes(train: ShardRows, test: ShardRows | None) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """All class names, and the labels that occur."""
     labels = train.labels if test is None else np.concatenate([train.labels, test.labels])
     if not len(train.labels):
@@ -174,7 +174,7 @@ def _classes(train: Rows, test: Rows | None) -> tuple[tuple[str, ...], NDArray[n
     return names, np.unique(labels)
 
 
-def _choose(rows: Rows, split: str, per_class: int | None, options: SourceOptions) -> Rows:
+def _choose(rows: ShardRows, split: str, per_class: int | None, options: SourceOptions) -> ShardRows:
     domains = rows.domains if options.per_domain else None
     return rows.take(select_split(rows.labels, split, per_class, options.seed, domains))
 
@@ -220,7 +220,7 @@ class RowNames(Sequence[str]):
         return f"{self.file} row {row}"
 
 
-def _read_set(chosen: Rows, stores: Mapping[Path, Store] | None, options: SourceOptions) -> ImageSet:
+def _read_set(chosen: ShardRows, stores: Mapping[Path, Store] | None, options: SourceOptions) -> ImageSet:
     if stores is not None:
         shards = [stores[file] for file in chosen.files]
         names = [RowNames(file, len(stores[file])) for file in chosen.files]
@@ -233,7 +233,7 @@ def _read_set(chosen: Rows, stores: Mapping[Path, Store] | None, options: Source
     return ImageSet(images, chosen.labels, chosen.domains)
 
 
-def read_bytes(rows: Rows) -> list[bytes]:
+def read_bytes(rows: ShardRows) -> list[bytes]:
     """The encoded images of ascending rows."""
     shards = np.unique(rows.shards)
     return [
@@ -245,7 +245,7 @@ def read_bytes(rows: Rows) -> list[bytes]:
 
 def _shard_bytes(file: Path, column: str, wanted: NDArray[np.int64]) -> list[bytes]:
     """The encoded images of ascending rows of a shard, touching only the row groups that hold them."""
-    found: list[bytes] = []
+    encoded: list[bytes] = []
     shard = _open(file)
     start = 0
     for group in range(shard.num_row_groups):
@@ -254,9 +254,9 @@ def _shard_bytes(file: Path, column: str, wanted: NDArray[np.int64]) -> list[byt
         start += count
         if len(inside):
             images = shard.read_row_group(group, columns=[column])[column]
-            encoded = pc.struct_field(images.take(pa.array(inside)), "bytes").to_pylist()
-            found.extend(data or b"" for data in encoded)  # no bytes: found broken when it is decoded
-    return found
+            items = pc.struct_field(images.take(pa.array(inside)), "bytes").to_pylist()
+            encoded.extend(data or b"" for data in items)  # no bytes: found broken when it is decoded
+    return encoded
 
 
 def _open(file: Path) -> Any:

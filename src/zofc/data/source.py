@@ -83,7 +83,7 @@ def image_formats() -> tuple[str, ...]:
 
 
 @contextmanager
-def opened(data: bytes | Path, name: str) -> Iterator[Image.Image]:
+def open_encoded(data: bytes | Path, name: str) -> Iterator[Image.Image]:
     """An encoded image, header read; what goes wrong then or inside is an error that names it."""
     try:
         file = io.BytesIO(data) if isinstance(data, bytes) else data
@@ -109,7 +109,7 @@ def _reason(error: Exception) -> str:
 
 def decode(data: bytes | Path, name: str) -> Image.Image:
     """An encoded image as RGB, upright; a broken one is an error that names it."""
-    with opened(data, name) as image:
+    with open_encoded(data, name) as image:
         return as_rgb(image, name)
 
 
@@ -134,7 +134,7 @@ class EncodedImages:
 
     def size(self, index: int) -> tuple[int, int]:
         """Height and width, from the header."""
-        with opened(self.items[index], self.names[index]) as image:
+        with open_encoded(self.items[index], self.names[index]) as image:
             return upright_size(image)
 
     def take(self, indices: NDArray[np.int64]) -> EncodedImages:
@@ -183,9 +183,9 @@ class Source:
             return images.domains * count + images.labels
 
         train, test = numbered(self.train), numbered(self.test)
-        found = np.unique(np.concatenate([train, test]))
-        names = tuple(pair_name(self.domain_names[pair // count], self.classes[pair % count]) for pair in found)
-        train, test = np.searchsorted(found, train), np.searchsorted(found, test)
+        pairs = np.unique(np.concatenate([train, test]))
+        names = tuple(pair_name(self.domain_names[pair // count], self.classes[pair % count]) for pair in pairs)
+        train, test = np.searchsorted(pairs, train), np.searchsorted(pairs, test)
         return replace(self, classes=names, train=self.train.relabel(train), test=self.test.relabel(test))
 
 
@@ -206,7 +206,7 @@ class SourceOptions:
     test_fraction: float = 0.2  # for sources without a test set of their own; 0 holds nothing out
     skip_broken: bool = False  # leave out images that cannot be decoded, with a notice
     cache: CacheMode = "auto"  # keep decoded images for later runs: small sources, all, or none
-    notice: Callable[[str], None] = print  # told what was left out
+    notice: Callable[[str], None] = print  # receives messages, such as what was left out
 
 
 Opener = Callable[[str, SourceOptions], Source]
@@ -238,10 +238,10 @@ def open_source(spec: str, options: SourceOptions) -> Source:
         notices: list[str] = []
         memory[key] = SOURCES[name](argument, replace(options, notice=notices.append)), notices
     memory[key] = memory.pop(key)  # the last used is the last to go
-    found, notices = memory[key]
+    data, notices = memory[key]
     for text in notices:
         options.notice(text)
-    return found
+    return data
 
 
 def unknown_source(spec: str) -> str:

@@ -117,11 +117,11 @@ class Stream:
         groups: list[range] = []
         for domain in (source.domain_names[i] for i in class_order(len(source.domain_names), order_seed)):
             names = [pair_name(domain, source.classes[i]) for i in _first_classes(source, order_seed, classes)]
-            found = [labels[name] for name in names if name in labels]
-            if not found:
+            members = [labels[name] for name in names if name in labels]
+            if not members:
                 raise DataError(f"{source.name}: no images in the domain '{domain}'")
-            groups.append(range(len(order), len(order) + len(found)))
-            order += found
+            groups.append(range(len(order), len(order) + len(members)))
+            order += members
         return cls._built(Part(pairs, 0, np.array(order)), groups, order_seed, joint, then)
 
     @classmethod
