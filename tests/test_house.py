@@ -1,0 +1,91 @@
+"""Counts that keep the code readable: sizes of files and functions, names with one meaning, recipes in few files."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+CODE = [*SOURCES, *sorted((ROOT / "scripts").rglob("*.py")), *sorted((ROOT / "benchmarks").rglob("*.py"))]
+LINES_OF_0_1 = 21_364  # of src and scripts, in version 0.1
+KERNELS = ROOT / "src" / "zofc" / "optim" / "kernels.py"  # GPU kernels, which are long by nature
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text("utf-8").splitlines())
+
+
+def top_level_names(path: Path) -> Iterator[str]:
+    """The public functions, classes and constants that a module defines."""
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            targets = [node.name]
+        elif isinstance(node, ast.Assign):
+            targets = [name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            targets = [node.target.id]
+        else:
+            continue
+        yield from (name for name in targets if not name.startswith("_"))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
+def test_no_source_file_is_longer_than_400_lines(path: Path) -> None:
+    assert lines(path) <= (250 if "cli" in path.parts else 400)
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+        for path in CODE
+        if path != KERNELS
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (node.end_lineno or 0) - node.lineno >= 60
+    ]
+    assert not long
+
+
+def test_few_names_are_defined_in_several_modules() -> None:
+    modules: dict[str, set[Path]] = defaultdict(set)
+    for path in CODE:
+        for name in top_level_names(path):
+            modules[name].add(path.relative_to(ROOT))
+    several = sorted(name for name, where in modules.items() if len(where) > 1)
+    assert len(several) <= 40, several
+
+
+def test_the_code_is_at_least_1000_lines_shorter_than_version_0_1() -> None:
+    """At equal features: what version 0.1 did not have is not counted."""
+    own = [path for path in CODE if "benchmarks" not in path.parts and not is_new(path)]
+    assert sum(map(lines, own)) <= LINES_OF_0_1 - 1000
+
+
+def is_new(path: Path) -> bool:
+    """Files of features that version 0.1 did not have."""
+    return str(path.relative_to(ROOT)) in {
+        "src/zofc/data/decode_cache.py",
+        "src/zofc/plugins.py",
+    }
+
+
+def test_recipes_are_few_files() -> None:
+    assert len(list((ROOT / "src" / "zofc" / "recipes").rglob("*.yaml"))) <= 90
+
+
+def test_little_is_written_twice() -> None:
+    """Under 1 % of lines belong to runs of six that stand in several places (blank lines, comments, imports aside)."""
+    seen: dict[tuple[str, ...], list[tuple[Path, int]]] = defaultdict(list)
+    total = 0
+    for path in CODE:
+        code = [line.strip() for line in path.read_text("utf-8").splitlines()]
+        code = [line for line in code if len(line) > 3 and not line.startswith(("#", "import ", "from ", '"""'))]
+        total += len(code)
+        for start in range(len(code) - 5):
+            seen[tuple(code[start : start + 6])].append((path, start))
+    shared = {(path, at + i) for where in seen.values() if len(where) > 1 for path, at in where for i in range(6)}
+    assert len(shared) < 0.01 * total, f"{len(shared)} of {total} lines"
