@@ -13,15 +13,8 @@ from typer.testing import CliRunner
 
 from zofc.errors import RunError
 from zofc.evidence.__main__ import commands
-from zofc.evidence.budgets import (
-    Budget,
-    best_factors,
-    estimator_cells,
-    estimators_table,
-    method_cells,
-    methods_table,
-)
 from zofc.evidence.demo import DEMOS, demo_cells, demo_table, draw_demo
+from zofc.evidence.estimators import estimator_cells, estimators_table
 from zofc.evidence.page import LARGEST_PAGE, RESULTS_PAGE, VERDICTS_FILE, results_page
 from zofc.evidence.rows import result_rows
 from zofc.evidence.tables import RESULTS, fill_tables, results_table, speed_table
@@ -118,41 +111,11 @@ def test_speed_is_beside_the_published_step() -> None:
     assert grid.rows == (("published", "450.0", "0.500", "1.0"), ("forward", "22.5", "0.500", "20.0"))
 
 
-# -- grids with one budget -------------------------------------------------------------------------------------------
-
-
-def method_row(factor: float, accuracy: float | None, seed: int = 1, **other: str) -> dict[str, Any]:
-    about = {"method": "lae", "placement": "FO", "variant": "official", "readout": "rows", "seed": seed, **other}
-    return {**about, "factor": factor, **({"failed": "nan"} if accuracy is None else {"all_classes": accuracy})}
-
-
-def test_the_factor_that_is_best_on_average_is_taken_the_smaller_of_equals_none_that_failed() -> None:
-    rows = [method_row(1, 50.0), method_row(1, 52.0, 2), method_row(10, 56.0), method_row(10, 44.0, 2)]
-    assert best_factors(rows) == {("lae", "FO"): [1]}
-    assert best_factors([method_row(100, 50.0), method_row(10, 50.0)]) == {("lae", "FO"): [10]}
-    assert best_factors([method_row(1, 40.0), method_row(10, 60.0), method_row(10, None, 2)]) == {("lae", "FO"): [1]}
-    others = [method_row(10, 90.0, variant="zofc"), method_row(100, 90.0, readout="ridge")]
-    assert best_factors([method_row(1, 40.0), *others]) == {("lae", "FO"): [1]}
-
-
-def test_all_methods_have_the_same_epochs_and_a_hybrid_the_classifier_of_first_order() -> None:
-    cells = list(method_cells([1], {("lae", "hybrid"): [10.0]}, Budget(3, ["data.classes=20"], chunk=4)))
-    by_name = {cell.recipe.name: cell.recipe for cell in cells}
-    assert len(by_name) == len(cells) == len(methods_table(result_rows(ROOT / "results" / "methods.json")).rows)
-    for recipe in by_name.values():
-        assert recipe.data.classes == 20
-        for plan in recipe.optimize.values():
-            assert (plan.epochs, plan.start) == (3, 0)
-            assert plan.order == "first" or plan.estimator == "forward_gradient"
-    hybrid, first = by_name["lae-hybrid-official-rows"].optimize, by_name["lae-FO-official-rows"].optimize
-    assert hybrid["head"].lr == pytest.approx(10 * first["head"].lr) and hybrid["peft"].order == "zeroth"
-    tried = list(method_cells([1], {("adapter", "hybrid"): [1.0, 10.0]}, Budget(3, [])))
-    hybrids = [cell.labels for cell in tried if cell.recipe.name.startswith("adapter-hybrid")]
-    assert [(row["readout"], row["factor"]) for row in hybrids] == [("rows", 1.0), ("rows", 10.0)]
+# -- estimators ------------------------------------------------------------------------------------------------------
 
 
 def test_estimators_differ_in_estimator_and_length_alone() -> None:
-    recipes = {cell.labels["way"]: cell.recipe for cell in estimator_cells([1], 10.0, Budget(4, []))}
+    recipes = {cell.labels["way"]: cell.recipe for cell in estimator_cells([1], 10.0, 4, [])}
     assert {way for way, recipe in recipes.items() if recipe.optimize and recipe.optimize["head"].epochs != 4} == {
         "late_longer", "per_image_longer",
     }  # fmt: skip

@@ -128,30 +128,6 @@ def draw_picture(
     print(f"wrote {out}")
 
 
-@commands.command("methods")
-def run_methods(
-    out: Out,
-    changes: Changes = None,
-    factors: Annotated[str, typer.Option(help="on all learning rates, each tried")] = "1",
-    rates: Annotated[Path | None, typer.Option(help="a file with several factors: the best of each is taken")] = None,
-    seeds: Seeds = "1993,1994,1995",
-    epochs: Annotated[int, typer.Option(help="of every group")] = 5,
-    fast: Annotated[bool, typer.Option(help="forward gradients in bf16 instead of differences")] = True,
-    chunk: Annotated[int, typer.Option(help="perturbed points in one pass")] = 4,
-    runs: Runs = Path("runs/methods"),
-    workers: Workers = 1,
-) -> None:
-    """Train every method under every placement with one budget."""
-    from zofc.evidence.budgets import METHOD_TITLES, Budget, Factors, best_factors, method_cells, methods_table
-    from zofc.evidence.rows import result_rows
-
-    pairs = [(method, placement) for method in METHOD_TITLES for placement in ("FO", "ZO", "hybrid")]
-    tried: Factors = best_factors(result_rows(rates)) if rates else dict.fromkeys(pairs, _numbers(factors, "--factors"))
-    cells = method_cells(_seeds(seeds), tried, Budget(epochs, changes or [], fast, chunk))
-    about = {"epochs": epochs, "chunk": chunk, "fast": fast, "settings": changes or []}
-    _show(methods_table(_collect(cells, out, runs, about, workers)))
-
-
 @commands.command("estimators")
 def run_estimators(
     out: Out,
@@ -163,9 +139,9 @@ def run_estimators(
     workers: Workers = 1,
 ) -> None:
     """Train ZO-FC with each estimator on one slice, beside its anchors."""
-    from zofc.evidence.budgets import Budget, estimator_cells, estimators_table
+    from zofc.evidence.estimators import estimator_cells, estimators_table
 
-    cells = estimator_cells(_seeds(seeds), factor, Budget(epochs, changes or []))
+    cells = estimator_cells(_seeds(seeds), factor, epochs, changes or [])
     about = {"epochs": epochs, "factor": factor, "settings": changes or []}
     _show(estimators_table(_collect(cells, out, runs, about, workers)))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from zofc.errors import RunError, nearest
-from zofc.evidence.budgets import estimators_table, methods_table
 from zofc.evidence.demo import demo_table
+from zofc.evidence.estimators import estimators_table
 from zofc.evidence.parts import spread
 from zofc.evidence.rows import RowTable, read_evidence, result_rows
 from zofc.methods import SECTIONS
@@ -148,7 +148,6 @@ DOCUMENT_TABLES: dict[str, Callable[[Path], Grid | str]] = {
     "results table": lambda root: results_table(read_evidence(root / RESULTS)),
     "speed table": lambda root: speed_table(step_rows(root, "step", "step_memory")),
     "demo table": lambda root: demo_table(result_rows(root / "results" / "demo.json")),
-    "methods table": lambda root: methods_table(result_rows(root / "results" / "methods.json")),
     "estimators table": lambda root: estimators_table(result_rows(root / "results" / "estimators.json")),
     "step table": lambda root: steps_table(step_rows(root, "step"), SHORT_STEPS),
     "whole step table": lambda root: steps_table(step_rows(root, "step")),
