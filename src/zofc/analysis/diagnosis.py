@@ -51,7 +51,7 @@ class Differences:
 
 @dataclass(frozen=True)
 class Step:
-    """What the optimiser makes of the estimates at the recipe's Q."""
+    """What the optimizer makes of the estimates at the recipe's Q."""
 
     optimizer: str
     lr: float

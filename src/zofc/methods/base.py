@@ -1,7 +1,7 @@
 """What a method is: what it trains in each task, its loss as a function of the moving parameters, how it answers.
 
 A method is one class under `@method("name")` in a file of its own. It never loops over data and never steps an
-optimiser: the trainer does the one, a placement the other.
+optimizer: the trainer does the one, a placement the other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parameters that an optimiser may hold elsewhere: a *moving* mapping (name → tensor) stands in for a module's own.
+"""Parameters that an optimizer may hold elsewhere: a *moving* mapping (name → tensor) stands in for a module's own.
 
 A moving tensor may carry one leading query axis: `linear` and the heads evaluate all queries at once then.
 """

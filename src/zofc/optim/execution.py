@@ -1,6 +1,5 @@
 """How a step is carried out: features are evaluated once for all that reads them, in chunks that shrink when the device
-runs out of memory, and on CUDA the work is recorded once and replayed. What is computed is the placement's business.
-"""
+runs out of memory, and on CUDA the work is recorded once and replayed. What a step computes, the placement says."""
 
 from __future__ import annotations
 
@@ -30,10 +29,6 @@ class Execution:
         self.method, self.first, self.stream = method, first, stream
         self.recorder = Recorder(graphs)
         self.notices: list[str] = []  # for the user, since they were last read
-
-    def batch(self, images: Tensor, labels: Tensor, step: int) -> BatchExecution:
-        """The execution of one step on a batch."""
-        return BatchExecution(self, images, labels, step)
 
     def retry_smaller(self, part: ParameterSet, batch: int, work: Callable[[], T]) -> T:
         """`work()`, which reads the chunking of `part`, again with a smaller one whenever memory runs out."""
@@ -73,6 +68,8 @@ class BatchExecution:
     def __init__(self, execution: Execution, images: Tensor, labels: Tensor, step: int) -> None:
         self.execution, self.method, self.recorder = execution, execution.method, execution.recorder
         self.images, self.labels, self.step = images, labels.to(self.method.device), step
+        on_host = images.device.type != self.method.device.type  # these come to the device a micro-batch at a time
+        self.part_recorder = self.recorder if on_host else None
         self.evaluated: dict[ParameterSet, Evaluation] = {}  # before the turn of its set
 
     def gradient(self, first: Mapping[str, GroupOptimizer], sets: Sequence[ZerothOrderSet]) -> Gradient:
@@ -109,8 +106,7 @@ class BatchExecution:
 
         def work(images: Tensor, labels: Tensor, vectors: Tensor) -> tuple[PointFeatures, Gradient | None]:
             points = None if query is None else replace(query, vectors=vectors)
-            recorder = self.recorder if self._on_host(images) else None  # of micro-batches
-            features = evaluate_features(self.method, images, points, bool(first), part.chunking, recorder)
+            features = evaluate_features(self.method, images, points, bool(first), part.chunking, self.part_recorder)
             leaves = autograd_leaves(first)
             return features, loss_gradient(self.method, leaves, features.center, labels) if first else None
 
@@ -136,15 +132,9 @@ class BatchExecution:
         """The gradient of groups that the features depend on."""
         micro_batch = self.execution.first.chunking.micro_batch
         key = noise_key(*self.execution.stream, "noise", self.step).to(self.method.device)
-        if self._on_host(self.images):
-            return backbone_gradient(self.method, first, self.images, self.labels, key, micro_batch, self.recorder)
 
         def work(images: Tensor, labels: Tensor, key: Tensor) -> Gradient:
-            return backbone_gradient(self.method, first, images, labels, key, micro_batch)
+            return backbone_gradient(self.method, first, images, labels, key, micro_batch, self.part_recorder)
 
         gradient: Gradient = self.recorder(("backward", *first, micro_batch), work, self.images, self.labels, key)
         return gradient
-
-    def _on_host(self, images: Tensor) -> bool:
-        """Whether images are moved to the device a micro-batch at a time, which is then what is recorded."""
-        return images.device.type != self.method.device.type

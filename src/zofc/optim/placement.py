@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from zofc.optim.chunking import Chunking
-from zofc.optim.execution import Execution
+from zofc.optim.execution import BatchExecution, Execution
 from zofc.optim.graphs import RECORDING_STEPS
 from zofc.optim.objective import Gradient, Objective
 from zofc.optim.optimizers import GroupOptimizer
@@ -64,7 +64,7 @@ class Placement:
         """One step of Algorithm 1 on a batch; `step` counts within the task and names the directions. `active` are the
         sets that move, by default those of the epoch."""
         first, sets = self.active_sets(epoch) if active is None else active
-        batch = self.execution.batch(images, labels, step)
+        batch = BatchExecution(self.execution, images, labels, step)
         move = partial(self._move, images=len(labels), epoch=epoch)
         reports: list[StepReport] = []
         if first:
@@ -109,7 +109,7 @@ class Placement:
         return {name: sum(value.numel() for value in group.values()) for name, group in self.groups.items()}
 
     def active_sets(self, epoch: int) -> ActiveSets:
-        """The optimisers and sets that move in this epoch."""
+        """The optimizers and sets that move in this epoch."""
         return self.first.active(epoch), [part for part in self.zeroth if part.optimizer.active(epoch)]
 
     def active(self, epoch: int) -> tuple[str, ...]:
@@ -121,11 +121,11 @@ class Placement:
         return {name: self.optimizers[name].learning_rate(epoch) for name in self.active(epoch)}
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """The optimisers' state by group, for a checkpoint."""
+        """The optimizers' state by group, for a checkpoint."""
         return {name: optimizer.state() for name, optimizer in self.optimizers.items()}
 
     def load_state(self, state: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
-        """Restore the optimisers' state from a checkpoint."""
+        """Restore the optimizers' state from a checkpoint."""
         for name, optimizer in self.optimizers.items():
             optimizer.load_state(state.get(name, {}))
 

@@ -29,7 +29,7 @@ class FirstOrderSet:
     label: ClassVar[str] = "first"
 
     def active(self, epoch: int) -> dict[str, GroupOptimizer]:
-        """The optimisers of the groups that move in this epoch."""
+        """The optimizers of the groups that move in this epoch."""
         return {name: optimizer for name, optimizer in self.optimizers.items() if optimizer.active(epoch)}
 
 
@@ -46,7 +46,7 @@ class ZerothOrderSet:
 
     @property
     def label(self) -> str:
-        """The set's name in random streams, checkpoints and messages."""
+        """The name of the set."""
         return set_label(self.members)
 
     @property
@@ -66,7 +66,7 @@ ParameterSet = FirstOrderSet | ZerothOrderSet
 
 
 def set_label(members: Iterable[str]) -> str:
-    """How messages and result files name a set."""
+    """The name of a set of groups in random streams, checkpoints, messages and result files."""
     return "+".join(members)
 
 
