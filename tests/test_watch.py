@@ -20,7 +20,7 @@ from rich.console import Console
 from zofc import cli
 from zofc.errors import RunError
 from zofc.recipe import Recipe
-from zofc.report.live import GIVEN_UP, PATIENCE, Follower, RunView, duration
+from zofc.report.live import GIVEN_UP, PATIENCE, Follower, RunView
 from zofc.report.terminal import shown, sparkline
 from zofc.report.watch import watch
 from zofc.runfolder import Run, newest_run
@@ -275,7 +275,6 @@ def test_sparklines() -> None:
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
     assert sparkline([0, 0, 7, 7], 2) == "▁█" and sparkline([1.0] * 3, 9) == "▁▁▁"
     assert sparkline([0, float("nan"), 7], 9) == "▁ █" and sparkline([], 5) == "" and sparkline([2.0, 1.0], -3) == "▁"
-    assert duration(3 * 3600 + 61.6) == "3:01:02" and duration(-5) == "0:00:00"
 
 
 # -- following -------------------------------------------------------------------------------------------------------

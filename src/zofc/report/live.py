@@ -12,6 +12,7 @@ from pathlib import Path
 
 from zofc.runfolder import Run
 from zofc.runfolder.events import Event, EventTail
+from zofc.units import format_duration
 
 PATIENCE = 60.0  # seconds without an event after which we ask whether anybody is still at it
 GIVEN_UP = 300.0, 3  # after so many, and so many times its longest silence, a run that nobody here is at
@@ -234,10 +235,5 @@ class Follower:
         if view.over or silence < PATIENCE or self.was_held or Run(self.folder).is_locked() is not False:
             return ""
         again = f"zofc run --resume {shlex.quote(str(self.folder))}"
-        return f"silent for {duration(silence)}, and no process of this machine is at it; if none elsewhere is: {again}"
-
-
-def duration(seconds: float) -> str:
-    """Hours, minutes and seconds."""
-    minutes, second = divmod(round(max(seconds, 0)), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{second:02}"
+        who = "no process of this machine is at it; if none elsewhere is"
+        return f"silent for {format_duration(silence)}, and {who}: {again}"
