@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from timm.models.vision_transformer import VisionTransformer
 
 from zofc import cli
-from zofc.methods import method_class
+from zofc.methods import complete_recipe, method_class
 from zofc.model.backbone import Backbone, load_backbone
 from zofc.recipe import BackboneSettings, Group, Recipe, load_recipe
 
@@ -128,7 +128,7 @@ def tiny_recipe(tiny_weights: Path) -> Callable[..., Recipe]:
             small += ["peft.blocks=first 2", "optimize.peft.epochs=2"]
         if "head" in recipe.optimize:
             small += ["optimize.head.epochs=1"]
-        return load_recipe(name, [*small, *overrides])
+        return complete_recipe(load_recipe(name, [*small, *overrides]))
 
     return make
 

@@ -19,6 +19,7 @@ from zofc import __version__, paper
 from zofc.analysis.cost import cost
 from zofc.cli import app
 from zofc.errors import RecipeError, RunError
+from zofc.methods import complete_recipe
 from zofc.recipe import Recipe, change_recipe, files, load_recipe, recipe_names
 from zofc.report.draw_matplotlib import picture
 from zofc.report.draw_plotly import own_page
@@ -78,7 +79,7 @@ def test_at_the_papers_scale_a_study_runs_the_shipped_recipes(study: object) -> 
         line = next(line for line in study.lines if line.title == cell.labels["line"])
         assert f"{line.family}/{cell.labels['setting']}" in recipe_names()
         if not line.changes:
-            assert cell.recipe == load_recipe(f"{line.family}/{cell.labels['setting']}")
+            assert cell.recipe == complete_recipe(load_recipe(f"{line.family}/{cell.labels['setting']}"))
 
 
 def test_every_printed_number_of_the_accuracy_tables_has_a_cell_beside_it() -> None:
