@@ -16,6 +16,8 @@ from zofc.methods import check_placement, complete_recipe, get_method
 from zofc.paper import printed
 from zofc.recipe import Group, Recipe, dump_recipe, files, load_recipe, recipe_names, recipe_presets
 from zofc.runfolder import open_run
+from zofc.runfolder.identity import recipe_digest
+from zofc.studies.jobs import MeasureCost
 from zofc.training.resolve import check_recipe
 from zofc.training.runs import start_run, train
 
@@ -263,6 +265,17 @@ def test_every_recipe_resolves_to_the_values_of_version_0_1() -> None:
             text = json.dumps(kept, sort_keys=True)
             digests[f"{name} {preset}"] = hashlib.sha256(text.encode()).hexdigest()[:12]
     assert digests == baseline["digests"]
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [("zofc/cifar100-inc5", "5600567b"), ("coda-zo/base", "48555062"), ("ridge/domainnet-inc69", "78457b17")],
+)
+def test_a_recipe_finds_the_results_that_version_0_1_made_of_it(name: str, digest: str) -> None:
+    """Run folders and timings are called by a digest of the recipe."""
+    assert recipe_digest(loaded(name)) == digest
+    if name == "zofc/cifar100-inc5":
+        assert MeasureCost().name(loaded(name), Path()) == "zofc-cifar100-inc5-81344267.cost.json"
 
 
 def test_recipes_are_a_few_tables() -> None:

@@ -2,6 +2,7 @@
 
 from zofc.recipe.load import change_recipe, dump_recipe, load_recipe, recipe_names, recipe_presets
 from zofc.recipe.schema import (
+    ADDED_LATER,
     METHOD_SECTIONS,
     PAPER_BACKBONE,
     BackboneSettings,
@@ -19,6 +20,7 @@ from zofc.recipe.schema import (
 )
 
 __all__ = [
+    "ADDED_LATER",
     "METHOD_SECTIONS",
     "PAPER_BACKBONE",
     "BackboneSettings",

@@ -25,6 +25,11 @@ Preset = Literal["paper", "controlled", "released", "fast"]
 PRESETS: tuple[str, ...] = get_args(Preset)
 METHOD_SECTIONS = ("lae", "l2p", "coda", "ease", "inflora", "ridge")  # every recipe of version 0.1 holds them
 
+ADDED_LATER: dict[str, dict[str, object]] = {  # keys younger than version 0.1, with their defaults
+    "backbone": {"image_size": None},
+    "training": {"cache": "auto"},
+}
+
 PAPER_BACKBONE = "vit_base_patch16_224.augreg_in21k"
 
 

@@ -44,7 +44,18 @@ def settings_digest(settings: Mapping[str, Any]) -> str:
 
 def recipe_digest(recipe: Recipe) -> str:
     """Eight letters that differ between recipes."""
-    return settings_digest(recipe.model_dump(mode="json"))
+    return settings_digest(lasting_values(recipe))
+
+
+def lasting_values(recipe: Recipe) -> dict[str, Any]:
+    """All values of a recipe, but those of keys that a later version added and that the recipe does not use: recipes of
+    an earlier version find their results."""
+    from zofc.recipe import ADDED_LATER
+
+    values = recipe.model_dump(mode="json")
+    for section, defaults in ADDED_LATER.items():
+        values[section] = {key: one for key, one in values[section].items() if defaults.get(key, ...) != one}
+    return values
 
 
 def _substance(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from zofc.recipe import Group, Recipe
 from zofc.runfolder import Run, open_run
 from zofc.runfolder.files import read_json, write_json
 from zofc.runfolder.find import cost_file, study_run
+from zofc.runfolder.identity import lasting_values
 from zofc.runfolder.run import Measurement
 from zofc.training.device import environment, pick_device
 from zofc.training.resolve import build_stream
@@ -30,7 +31,7 @@ KEPT = (
     "trainable_parameters", "steps",
 )  # fmt: skip
 ENVIRONMENT = ("python", "torch", "timm", "device_name")
-NOT_COST = {"training": {"checkpoint_minutes", "keep_tasks", "loggers"}}  # settings that no step notices
+NOT_COST = ("checkpoint_minutes", "keep_tasks", "loggers")  # settings of training that no step notices
 SAVING = 20.0  # seconds that a process may take to save what it is at
 Row = dict[str, Any]
 
@@ -145,8 +146,9 @@ class MeasureCost:
         return self._file(recipe, runs).name
 
     def _file(self, recipe: Recipe, runs: Path) -> Path:
-        asked = {"recipe": recipe.model_dump(mode="json", exclude=NOT_COST), **asdict(self)}
-        return cost_file(recipe, runs, asked)
+        values = lasting_values(recipe)
+        values["training"] = {key: value for key, value in values["training"].items() if key not in NOT_COST}
+        return cost_file(recipe, runs, {"recipe": values, **asdict(self)})
 
     def done(self, recipe: Recipe, runs: Path) -> bool:
         return self._file(recipe, runs).is_file()
