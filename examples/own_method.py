@@ -3,12 +3,8 @@
 import torch
 from torch import Tensor
 
-from zofc.methods.base import Batches, method
-from zofc.methods.simplecil import SimpleCIL
-from zofc.model.backbone import Backbone
-from zofc.model.params import Moving, under
-from zofc.model.peft import make_peft
-from zofc.model.vit import State
+from zofc.methods import Batches, SimpleCIL, method
+from zofc.model import Backbone, Moving, State, make_peft, under
 from zofc.recipe import Recipe
 
 

@@ -39,6 +39,10 @@ class RunError(ZofcError):
     """A run folder that cannot be written, read or resumed."""
 
 
+class PluginError(ZofcError):
+    """A plug-in that is missing or cannot be loaded."""
+
+
 class DivergedError(ZofcError):
     """The loss became infinite or not a number."""
 

@@ -23,6 +23,7 @@ from zofc.data import EncodedImages, ImageSet
 from zofc.data.rgb import as_rgb
 from zofc.data.source import Images
 from zofc.errors import DataError, RunError
+from zofc.plugins import load_plugin
 from zofc.recipe import Recipe, change_recipe, load_recipe
 from zofc.runfolder import Run, new_run, open_run
 from zofc.runfolder.checkpoint import Progress, load_checkpoint, save_checkpoint
@@ -30,7 +31,7 @@ from zofc.runfolder.identity import recipe_digest
 from zofc.training.device import environment, pick_device, set_up
 from zofc.training.events import Events, Listener
 from zofc.training.incremental_model import IncrementalModel
-from zofc.training.resolve import check_recipe, open_data
+from zofc.training.resolve import check_recipe, open_data, plugins_used, require_plugins
 from zofc.training.task import TaskTraining
 
 AnyImage = Image.Image | NDArray[Any] | str | Path  # arrays of 8 or 16 bits, or of floats from 0 to 1
@@ -205,13 +206,18 @@ class Learner:
         )  # fmt: skip
         with new_run(path, self.recipe) as run:
             save_checkpoint(run, progress, self.model.method.state_dict(), {})
-            run.write_environment({**environment(self.model.device), "backbone": self.model.backbone.describe()})
+            made_with = {**environment(self.model.device), "backbone": self.model.backbone.describe()}
+            plugins = plugins_used(self.recipe)
+            run.write_environment({**made_with, "plugins": plugins} if plugins else made_with)
             run.write_metrics({"finished": True, "saved": True, "tasks": done, "tasks_total": done})
 
     @classmethod
-    def load(cls, path: str | Path, device: str | None = None) -> Learner:
-        """The model of a run folder."""
+    def load(cls, path: str | Path, device: str | None = None, plugins: Sequence[str | Path] = ()) -> Learner:
+        """The model of a run folder. Plug-ins that it needs are Python files given here, or modules imported before."""
+        for file in plugins:
+            load_plugin(file)
         run = open_run(path)
+        changes = require_plugins(run)
         checkpoint = load_checkpoint(run)
         if checkpoint is None:
             raise RunError(f"{path} has no checkpoint yet: no task has been learned")
@@ -225,6 +231,8 @@ class Learner:
         run.check_weights(learner.model.backbone.checksum)
         learner.model.restore(progress.classes, progress.tasks, checkpoint.method)
         learner.history = progress
+        for text in changes:
+            learner._notice(text)
         return learner
 
     def _notice(self, text: str) -> None:
@@ -248,6 +256,6 @@ def _listed(images: OneOrMore) -> list[AnyImage]:
     return [cast(AnyImage, images)] if alone else list(cast(Sequence[AnyImage], images))
 
 
-def load(path: str | Path, device: str | None = None) -> Learner:
-    """The model of a run folder."""
-    return Learner.load(path, device)
+def load(path: str | Path, device: str | None = None, plugins: Sequence[str | Path] = ()) -> Learner:
+    """The model of a run folder. Plug-ins that it needs are Python files given here, or modules imported before."""
+    return Learner.load(path, device, plugins)

@@ -28,7 +28,7 @@ from zofc.runfolder import open_run
 from zofc.runfolder.checkpoint import load_checkpoint, load_task
 from zofc.training.device import pick_device, set_up
 from zofc.training.incremental_model import IncrementalModel
-from zofc.training.resolve import AnyStream, continue_stream, open_stream
+from zofc.training.resolve import AnyStream, continue_stream, open_stream, require_plugins
 
 Rows = Literal["own", "all"]
 Split = Literal["test", "train"]
@@ -47,6 +47,8 @@ class KeptRun:
         self, path: Path, device: str | None = None, notice: Callable[[str], None] = lambda text: None
     ) -> None:
         self.folder = open_run(path)
+        for changed in require_plugins(self.folder):
+            notice(changed)
         recipe = self.folder.recipe
         _check_method(recipe)
         checkpoint = load_checkpoint(self.folder)

@@ -10,6 +10,7 @@ import typer
 
 from zofc.cli.application import (
     JsonOutput,
+    PluginFiles,
     RecipeWords,
     RunPath,
     TaskNumber,
@@ -30,6 +31,7 @@ def diagnose(
     batches: Annotated[int, typer.Option(min=1, help="How many training batches to measure.")] = 3,
     queries: Annotated[str, typer.Option(help="Numbers of queries to compare.")] = "1,2,4,8,16,32,64",
     output: JsonOutput = None,
+    plugin: PluginFiles = None,
 ) -> None:
     """Measure why zeroth-order training of a recipe does or does not converge, before anything is trained."""
     from zofc.analysis import diagnose
@@ -53,6 +55,7 @@ def cost(
     task: TaskNumber = 1,
     steps: Annotated[int, typer.Option(min=1, help="How many steps to time, after a warm-up.")] = 5,
     output: JsonOutput = None,
+    plugin: PluginFiles = None,
 ) -> None:
     """Measure memory, seconds and operations of a recipe's steps, beside the paper's formulas.
 
@@ -93,6 +96,7 @@ def flatness(
     ] = False,
     resolution: Annotated[int, typer.Option(min=3, help="Points along each side of the plane.")] = 21,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda; the recipe's by default.")] = None,
+    plugin: PluginFiles = None,
 ) -> None:
     """How flat the loss of old tasks is after each task, its curvature, and what of forgetting that explains.
 

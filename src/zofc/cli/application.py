@@ -48,7 +48,24 @@ RecipeWords = Annotated[
 TaskNumber = Annotated[int, typer.Option(min=1, help="At the start of which task; those before are not trained.")]
 JsonOutput = Annotated[Path | None, typer.Option("--json", help="Also write the result as JSON.")]
 DeviceName = Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps; the recipe's by default.")]
+PluginFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE.py",
+        callback=lambda files: _load_plugins(files or []),
+        help="A Python file that adds methods, sources, PEFT modules or estimators; may be given several times.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the table.")]
+
+
+def _load_plugins(files: list[Path]) -> list[Path]:
+    from zofc.plugins import load_plugin
+
+    for file in files:
+        load_plugin(file)
+    return files
 
 
 def say(text: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from zofc.cli.application import app, out
+from zofc.cli.application import PluginFiles, app, out
 from zofc.errors import RecipeError, nearest
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def list_(
     pattern: Annotated[
         str, typer.Argument(help="Show only names (of settings: also descriptions) that contain this.")
     ] = "",
+    plugin: PluginFiles = None,
 ) -> None:
     """List recipes, methods, data sets, backbones, studies or settings."""
     listings: dict[str, Callable[[], Listing]] = {
@@ -51,9 +52,10 @@ def list_(
 
 def _print_settings(pattern: str) -> None:
     """A setting a paragraph: name, values and default on its first line, what it means below."""
-    from zofc.methods import SECTIONS
+    from zofc.methods import METHODS, SECTIONS
     from zofc.recipe.settings import list_settings
 
+    METHODS.load_all()
     chosen = [setting for setting in list_settings(SECTIONS) if setting.matches(pattern)]
     if not chosen:
         raise RecipeError(f"no setting has '{pattern}' in its name or description; without it, all are listed")
@@ -86,6 +88,7 @@ def _plan(group: Group | None) -> str:
 def _methods() -> Listing:
     from zofc.methods import METHODS
 
+    METHODS.load_all()
     rows = [
         (name, ", ".join(cls.group_names) or "none", (cls.__doc__ or "").splitlines()[0])
         for name, cls in sorted(METHODS.items())

@@ -10,6 +10,7 @@ import typer
 
 from zofc.cli.application import (
     DeviceName,
+    PluginFiles,
     Quiet,
     RunPath,
     app,
@@ -30,6 +31,7 @@ def predict(
     top: Annotated[int, typer.Option(min=1, help="How many classes to name.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object an image.")] = False,
     device: DeviceName = None,
+    plugin: PluginFiles = None,
 ) -> None:
     """Name the most likely classes of image files; unreadable files are reported, and the status is then 2."""
     from zofc.learner import load
@@ -72,6 +74,7 @@ def learn(
     data: Annotated[str, typer.Argument(help="A source of new classes, e.g. folder:PATH.")],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the extended run.")] = None,
     quiet: Quiet = False,
+    plugin: PluginFiles = None,
 ) -> None:
     """Teach a finished run new classes; the result is a new run folder, the old one is unchanged."""
     from zofc.report.progress import Display
@@ -92,6 +95,7 @@ def evaluate(
     learned_only: Annotated[
         bool, typer.Option("--learned-only", help="Leave out classes that were never learned.")
     ] = False,
+    plugin: PluginFiles = None,
 ) -> None:
     """Accuracy per class of a run on other images, and the classes that it confuses most.
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from zofc.cli.application import Quiet, app, err, finish_runs, out, say, split_words
+from zofc.cli.application import PluginFiles, Quiet, app, err, finish_runs, out, say, split_words
 
 DEFAULT_PAIR = ("demo/zofc", "demo/first-order")
 
@@ -24,6 +24,7 @@ def run(
     show: Annotated[bool, typer.Option("--print", help="Print the resolved recipe and stop.")] = False,
     runs: Annotated[Path, typer.Option("--runs", help="Folder that holds the run folders.")] = Path("runs"),
     quiet: Quiet = False,
+    plugin: PluginFiles = None,
 ) -> None:
     """Run recipes; without one, ZO-FC beside its first-order twin on generated glyphs.
 

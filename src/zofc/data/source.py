@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from zofc.data.rgb import as_rgb, upright_size
-from zofc.errors import DataError, nearest
+from zofc.errors import DataError
+from zofc.plugins import Registry
 
 CacheMode = Literal["auto", "on", "off"]
 
@@ -210,14 +211,14 @@ class SourceOptions:
 
 
 Opener = Callable[[str, SourceOptions], Source]
-SOURCES: dict[str, Opener] = {}
+SOURCES: Registry[Opener] = Registry("source", "data.source", "zofc.sources")
 
 
 def source(name: str) -> Callable[[Opener], Opener]:
     """Register an opener: it receives the argument after the colon ('' if none) and the options."""
 
     def register(opener: Opener) -> Opener:
-        SOURCES[name] = opener
+        SOURCES.register(name, opener, opener)
         return opener
 
     return register
@@ -226,7 +227,7 @@ def source(name: str) -> Callable[[Opener], Opener]:
 def open_source(spec: str, options: SourceOptions) -> Source:
     """The source named by `name` or `name:argument`."""
     name, _, argument = spec.partition(":")
-    if name not in SOURCES:
+    if not SOURCES.knows(name):
         raise DataError(f"data.source: {unknown_source(spec)}")
     memory = _remembered.get()
     if memory is None:
@@ -248,7 +249,7 @@ def unknown_source(spec: str) -> str:
     """What to say of a source that has no known name: perhaps it is a path."""
     name = spec.partition(":")[0]
     kind = _kind_of(Path(os.path.expanduser(spec))) if spec else None  # noqa: PTH111 (Path's stops at an unknown user)
-    return f"unknown source '{name}'" + (f"; did you mean {kind}:{spec}?" if kind else nearest(name, SOURCES))
+    return f"unknown source '{name}'; did you mean {kind}:{spec}?" if kind else SOURCES.suggest(name)
 
 
 def _kind_of(path: Path) -> str | None:
@@ -286,5 +287,6 @@ def refuse_argument(name: str, argument: str) -> None:
 
 def describe_sources() -> dict[str, str]:
     """Every source's name with the first line of its file."""
+    SOURCES.load_all()
     files = {name: sys.modules[opener.__module__] for name, opener in sorted(SOURCES.items())}
     return {name: (file.__doc__ or "").partition("\n")[0] for name, file in files.items()}

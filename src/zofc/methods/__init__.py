@@ -3,6 +3,7 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
+from zofc.methods.adapter import AdapterClassifier
 from zofc.methods.base import (
     METHODS,
     SECTIONS,
@@ -14,6 +15,8 @@ from zofc.methods.base import (
     method,
     method_class,
 )
+from zofc.methods.classifier import Classifier
+from zofc.methods.simplecil import SimpleCIL
 
 for _file in iter_modules(__path__):
     import_module(f"{__name__}.{_file.name}")
@@ -21,8 +24,11 @@ for _file in iter_modules(__path__):
 __all__ = [
     "METHODS",
     "SECTIONS",
+    "AdapterClassifier",
     "Batches",
+    "Classifier",
     "Method",
+    "SimpleCIL",
     "check_placement",
     "complete_recipe",
     "get_method",

@@ -16,6 +16,7 @@ from zofc import seeds
 from zofc.errors import DataError, RecipeError, nearest
 from zofc.model.backbone import Backbone
 from zofc.model.params import Moving
+from zofc.plugins import Registry
 from zofc.recipe import METHOD_SECTIONS, Group, Recipe, Strict
 from zofc.seeds import Noise
 
@@ -155,7 +156,7 @@ class Method(nn.Module):
         return (sums / counts[:, None]).float()
 
 
-METHODS: dict[str, type[Method]] = {}
+METHODS: Registry[type[Method]] = Registry("method", "method.name", "zofc.methods")
 VARIANTS: dict[tuple[str, str], type[Method]] = {}  # methods as `method.variant` changes them
 SECTIONS: dict[str, type[Strict]] = {}  # settings of methods, each under its method's name in a recipe
 
@@ -171,7 +172,7 @@ def method(
         if variant is not None:
             VARIANTS[name, variant] = cls
             return cls
-        METHODS[name] = cls
+        METHODS.register(name, cls, cls)
         if settings is not None:
             SECTIONS[name] = settings
         return cls
@@ -181,8 +182,8 @@ def method(
 
 def get_method(name: str, variant: str = "official") -> type[Method]:
     """The class of a method, in a variant if it has one."""
-    if name not in METHODS:
-        raise RecipeError(f"method.name: unknown method '{name}'{nearest(name, METHODS)}")
+    if not METHODS.knows(name):
+        raise RecipeError(f"method.name: {METHODS.suggest(name)}")
     return VARIANTS.get((name, variant), METHODS[name])
 
 

@@ -6,22 +6,23 @@ from collections.abc import Callable
 
 import torch
 
-from zofc.errors import RecipeError, nearest
+from zofc.errors import RecipeError
 from zofc.model.adapter import Adapter, parse_blocks
 from zofc.model.attention_peft import KeyValueLora, PrefixTokens
 from zofc.model.backbone import Backbone
 from zofc.model.peft_base import PeftModule
+from zofc.plugins import Registry
 from zofc.recipe import PeftSettings
 
-Maker = Callable[[PeftSettings, Backbone, tuple[int, ...], torch.Generator], PeftModule]
-PEFTS: dict[str, Maker] = {}
+PeftMaker = Callable[[PeftSettings, Backbone, tuple[int, ...], torch.Generator], PeftModule]
+PEFTS: Registry[PeftMaker] = Registry("module", "peft.kind", "zofc.pefts")
 
 
-def peft(name: str) -> Callable[[Maker], Maker]:
+def peft(name: str) -> Callable[[PeftMaker], PeftMaker]:
     """Register a function that makes a PEFT module under this name."""
 
-    def register(maker: Maker) -> Maker:
-        PEFTS[name] = maker
+    def register(maker: PeftMaker) -> PeftMaker:
+        PEFTS.register(name, maker, maker)
         return maker
 
     return register
@@ -59,7 +60,7 @@ def _prefix(
 
 def make_peft(recipe: PeftSettings, backbone: Backbone, generator: torch.Generator) -> PeftModule:
     """The module that a recipe names, on the backbone's device."""
-    if recipe.kind not in PEFTS:
-        raise RecipeError(f"peft.kind: unknown module '{recipe.kind}'{nearest(recipe.kind, PEFTS)}")
+    if not PEFTS.knows(recipe.kind):
+        raise RecipeError(f"peft.kind: {PEFTS.suggest(recipe.kind)}")
     blocks = parse_blocks(recipe.blocks, backbone.depth)
     return PEFTS[recipe.kind](recipe, backbone, blocks, generator).to(backbone.device)

@@ -6,11 +6,13 @@ derivative along Δ_q itself, computed with dual numbers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from zofc.errors import RecipeError, nearest
+from zofc.errors import RecipeError
+from zofc.plugins import Registry
 
 
 @dataclass(frozen=True)
@@ -37,15 +39,38 @@ class Estimator:
         return (total + self.base * center if center is not None else total) / epsilon
 
 
-ESTIMATORS: dict[str, Estimator] = {
-    "spsa": Estimator(lengths=(1.0, -1.0), weights=(0.5, -0.5)),  # simultaneous perturbation (the paper's eq. 1)
-    "one_sided": Estimator(lengths=(1.0,), weights=(1.0,), base=-1.0),
-    "forward_gradient": Estimator(),
-}
+ESTIMATORS: Registry[Estimator] = Registry("estimator", "estimator", "zofc.estimators")
+EstimatorMaker = Callable[[], Estimator]
+
+
+def estimator(name: str) -> Callable[[EstimatorMaker], EstimatorMaker]:
+    """Register the estimator that a function returns."""
+
+    def register(maker: EstimatorMaker) -> EstimatorMaker:
+        ESTIMATORS.register(name, maker(), maker)
+        return maker
+
+    return register
+
+
+@estimator("spsa")
+def _spsa() -> Estimator:
+    """Simultaneous perturbation (the paper's eq. 1)."""
+    return Estimator(lengths=(1.0, -1.0), weights=(0.5, -0.5))
+
+
+@estimator("one_sided")
+def _one_sided() -> Estimator:
+    return Estimator(lengths=(1.0,), weights=(1.0,), base=-1.0)
+
+
+@estimator("forward_gradient")
+def _forward_gradient() -> Estimator:
+    return Estimator()
 
 
 def get_estimator(name: str) -> Estimator:
     """The estimator of this name."""
-    if name not in ESTIMATORS:
-        raise RecipeError(f"unknown estimator '{name}'{nearest(name, ESTIMATORS)}")
+    if not ESTIMATORS.knows(name):
+        raise RecipeError(ESTIMATORS.suggest(name))
     return ESTIMATORS[name]

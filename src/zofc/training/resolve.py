@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from zofc.data import DomainStream, Source, SourceOptions, Stream, open_source
 from zofc.data.source import SOURCES, unknown_source
-from zofc.errors import BrokenImages, DataError, RecipeError, ZofcError, nearest
-from zofc.methods import check_placement, complete_recipe, method_class
+from zofc.errors import BrokenImages, DataError, PluginError, RecipeError, ZofcError
+from zofc.methods import METHODS, check_placement, complete_recipe, method_class
 from zofc.model.peft import PEFTS
-from zofc.optim.estimators import get_estimator
+from zofc.optim.estimators import ESTIMATORS, get_estimator
+from zofc.plugins import Registry, missing_plugin
 from zofc.recipe import Recipe
+from zofc.runfolder import Run
 from zofc.runfolder.checkpoint import Progress
 from zofc.training.device import pick_device
 from zofc.training.loggers import check_loggers
@@ -47,15 +50,36 @@ def check_recipe(recipe: Recipe) -> Recipe:
         if couples and group.order == "zeroth" and group.per == "image":
             raise RecipeError(f"{recipe.name}: optimize.{name}.per: no image has a loss of its own here: {couples}")
     for key, spec in [("source", recipe.data.source), *(("then", spec) for spec in recipe.data.then)]:
-        if spec.partition(":")[0] not in SOURCES:
+        if not SOURCES.knows(spec.partition(":")[0]):
             raise RecipeError(f"{recipe.name}: data.{key}: {unknown_source(spec)}")
-    if recipe.peft.kind not in PEFTS:
-        raise RecipeError(
-            f"{recipe.name}: peft.kind: unknown module '{recipe.peft.kind}'{nearest(recipe.peft.kind, PEFTS)}"
-        )
+    if not PEFTS.knows(recipe.peft.kind):
+        raise RecipeError(f"{recipe.name}: peft.kind: {PEFTS.suggest(recipe.peft.kind)}")
     check_loggers(recipe)
     pick_device(recipe.training.device)
     return recipe
+
+
+def plugins_used(recipe: Recipe) -> list[dict[str, str]]:
+    """What a run records of the plug-ins that its recipe needs."""
+    names: list[tuple[Registry[Any], str]] = [(METHODS, recipe.method.name), (PEFTS, recipe.peft.kind)]
+    names += [(SOURCES, spec.partition(":")[0]) for spec in (recipe.data.source, *recipe.data.then)]
+    names += [(ESTIMATORS, plan.estimator) for plan in recipe.optimize.values() if plan.order == "zeroth"]
+    records = (registry.plugin(name) for registry, name in dict.fromkeys(names))
+    return [record for record in records if record is not None]
+
+
+def require_plugins(run: Run) -> list[str]:
+    """Refuse a run that needs a plug-in which is not loaded; a sentence for each that has changed since."""
+    changes = []
+    for record in run.environment.get("plugins", ()):
+        key, _, name = record["provides"].partition("=")
+        registry = next(one for one in (METHODS, PEFTS, SOURCES, ESTIMATORS) if one.key == key)
+        if not registry.knows(name):
+            raise PluginError(f"{run}: {missing_plugin(record)}")
+        loaded = registry.plugin(name) or {}
+        if "sha256" in record and loaded.get("sha256") != record["sha256"]:
+            changes.append(f"the plug-in that provides {record['provides']} has changed since (its checksum differs)")
+    return changes
 
 
 def _check_epochs(recipe: Recipe) -> None:

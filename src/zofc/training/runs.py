@@ -14,7 +14,7 @@ from zofc.runfolder.checkpoint import load_checkpoint, save_checkpoint
 from zofc.runfolder.identity import differences, folder_for, recipe_digest
 from zofc.runfolder.run import is_free
 from zofc.training.events import Listener
-from zofc.training.resolve import check_recipe, continue_stream, open_data
+from zofc.training.resolve import check_recipe, continue_stream, open_data, require_plugins
 from zofc.training.trainer import Trainer
 
 
@@ -32,6 +32,7 @@ def start_run(recipe: Recipe, runs: Path, again: bool = False) -> Run:
 def resume_run(path: Path, recipe: Recipe | None = None) -> Run:
     """An existing run, which must have been made by `recipe` if one is given."""
     run = open_run(path)
+    require_plugins(run)
     recipe = recipe and complete_recipe(recipe)
     if recipe is not None and (different := differences(recipe, run.recipe)):
         shown = "; ".join(different[:5]) + (f"; and {len(different) - 5} more" if len(different) > 5 else "")
@@ -72,6 +73,7 @@ def extend_run(path: Path, source: str, output: Path | None = None) -> Run:
     The old run is left as it is: what was learned from is never lost.
     """
     old = open_run(path)
+    require_plugins(old)
     checkpoint = load_checkpoint(old)
     if not old.finished or checkpoint is None:
         raise RunError(f"{path} is not finished; continue it with: zofc run --resume {path}")
@@ -93,5 +95,7 @@ def extend_run(path: Path, source: str, output: Path | None = None) -> Run:
     continue_stream(extended, progress, lambda _: None)  # refuses what cannot be learned, before anything is written
     with new_run(new.path, extended) as run:
         save_checkpoint(run, progress, checkpoint.method, checkpoint.optimizers)
-        run.write_environment({key: old.environment[key] for key in ("data", "backbone") if key in old.environment})
+        run.write_environment(
+            {key: old.environment[key] for key in ("data", "backbone", "plugins") if key in old.environment}
+        )
     return run

@@ -19,7 +19,14 @@ from zofc.training.device import environment, pick_device, set_up
 from zofc.training.events import Events, Listener
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.loggers import make_loggers
-from zofc.training.resolve import AnyStream, check_recipe, continue_stream, open_stream
+from zofc.training.resolve import (
+    AnyStream,
+    check_recipe,
+    continue_stream,
+    open_stream,
+    plugins_used,
+    require_plugins,
+)
 from zofc.training.signals import StopRequest, stop_signals
 from zofc.training.task import TaskTraining
 
@@ -241,6 +248,8 @@ class Trainer:
     def _record_environment(self, stream: AnyStream, model: IncrementalModel, inherited: int) -> None:
         """Note what the run is made with, and refuse to go on with other data or weights than it began with."""
         before = self.folder.environment
+        for changed in require_plugins(self.folder):
+            self._notice(changed)
         for part in stream.parts:
             for changed in self.folder.changed_data({part.source.name: part.source.checksum}):
                 if not inherited or part.start >= len(stream.classes) - len(stream.tasks[-1].classes):
@@ -250,7 +259,8 @@ class Trainer:
             self.folder.check_weights(model.backbone.checksum)
         data = {**before.get("data", {}), **stream.checksums}
         made_with = {**environment(model.device), "data": data, "backbone": model.backbone.describe()}
-        self.folder.write_environment(made_with)
+        plugins = plugins_used(self.recipe)
+        self.folder.write_environment({**made_with, "plugins": plugins} if plugins else made_with)
 
     # -- what is told --------------------------------------------------------------------------------------------------
 
