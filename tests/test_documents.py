@@ -165,7 +165,7 @@ def test_the_example_of_a_method_learns_two_tasks_under_either_order(
     name: str, tiny_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = ROOT / "examples" / "own_method.py"
-    (code,) = blocks((ROOT / "docs" / "guides" / "extending.md").read_text("utf-8"), "python")
+    code, _ = blocks((ROOT / "docs" / "guides" / "extending.md").read_text("utf-8"), "python")
     assert code == path.read_text("utf-8")  # the guide shows the example
     monkeypatch.setitem(METHODS, "first-session", None)  # so that the registry is as before, afterwards
     imported(path, "first_session")

@@ -64,8 +64,8 @@ def plugins_used(recipe: Recipe) -> list[dict[str, str]]:
     names: list[tuple[Registry[Any], str]] = [(METHODS, recipe.method.name), (PEFTS, recipe.peft.kind)]
     names += [(SOURCES, spec.partition(":")[0]) for spec in (recipe.data.source, *recipe.data.then)]
     names += [(ESTIMATORS, plan.estimator) for plan in recipe.optimize.values() if plan.order == "zeroth"]
-    records = (registry.plugin(name) for registry, name in dict.fromkeys(names))
-    return [record for record in records if record is not None]
+    records = [record for registry, name in names if (record := registry.plugin(name))]
+    return list({record["provides"]: record for record in records}.values())
 
 
 def require_plugins(run: Run) -> list[str]:
