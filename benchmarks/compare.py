@@ -31,6 +31,7 @@ def time_rows(checkout: Path, options: list[str]) -> dict[str, float]:
 
 
 def main() -> None:
+    """Time the rows of both checkouts in turn and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)

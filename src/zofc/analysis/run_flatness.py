@@ -123,7 +123,7 @@ class RunFlatness:
 
 
 def measure(
-    run: KeptRun, settings: Settings, notices: list[str], on_progress: OnProgress = lambda text: None
+    run: KeptRun, settings: Settings, notices: list[str], on_progress: OnProgress = lambda _: None
 ) -> RunFlatness:
     """Measure every kept state; `on_progress` is called with what is being done."""
     sets = settings.over or all_sets(run)

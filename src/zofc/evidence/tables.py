@@ -154,7 +154,7 @@ DOCUMENT_TABLES: dict[str, Callable[[Path], Grid | str]] = {
     "little memory": lambda root: steps_table(step_rows(root, "step_memory")),
     "step on two cores": lambda root: steps_table(step_rows(root, "step_cpu")),
     "memory table": lambda root: memory_table(step_rows(root, "step", "step_memory")),
-    "all settings": lambda root: settings_tables(),
+    "all settings": lambda _root: settings_tables(),
 }
 
 

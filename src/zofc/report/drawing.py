@@ -53,6 +53,8 @@ class Curve:
 
 @dataclass(frozen=True)
 class Axis:
+    """An axis of a panel."""
+
     label: str
     whole: bool = False  # numbers of tasks
     log: bool = False

@@ -34,6 +34,7 @@ class Grid:
         return replace(self, headers=(corner, *headers), rows=tuple(rows))
 
     def markdown(self) -> str:
+        """The table in Markdown."""
         lines = [
             self.headers,
             tuple("---" if number < self.names else "---:" for number in range(len(self.headers))),

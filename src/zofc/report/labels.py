@@ -28,6 +28,7 @@ def orders(run: Run) -> dict[str, str]:
 
 
 def placement(run: Run) -> str:
+    """The order of each group of a run, in words."""
     return ", ".join(orders(run).values()) or "nothing trained"
 
 

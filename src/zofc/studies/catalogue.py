@@ -56,6 +56,7 @@ class Study:
     panels: tuple[StudyPanel, ...] = ()  # of its figure; else all lines are in one
 
     def cells(self, scale: Scale, seeds: Sequence[int], datasets: Sequence[str], changes: Sequence[str]) -> list[Cell]:
+        """Every recipe of the study, for these seeds and data sets."""
         self._check(changes)
         found = []
         for seed in seeds:
@@ -95,6 +96,7 @@ class Study:
         return TRAIN
 
     def columns(self, datasets: Sequence[str]) -> list[str]:
+        """The settings of the study that use these data sets."""
         return settings.chosen(self.settings, datasets)
 
     def _recipe(self, line: StudyLine, setting: str, scale: Scale, seed: int, changes: Sequence[str]) -> Recipe:
@@ -254,6 +256,7 @@ STUDIES = {
 
 
 def get_study(name: str) -> Study:
+    """The study of this name."""
     if name not in STUDIES:
         raise RecipeError(f"unknown study '{name}'{nearest(name, [*STUDIES, 'all'])}")
     return STUDIES[name]

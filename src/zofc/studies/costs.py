@@ -30,11 +30,12 @@ def phase_of(line: StudyLine, row: Mapping[str, Any]) -> Mapping[str, Any] | Non
 
 
 def time_and_memory(line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
+    """Peak memory of a step, and the time of an epoch."""
     phase = phase_of(line, row)
     return {} if phase is None else {"gigabytes": phase["peak"] / GIB, "seconds": phase["epoch_seconds"]}
 
 
-def most_memory(line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
+def most_memory(_line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
     """Of all its epochs."""
     return {"gigabytes": max(phase["peak"] for phase in row["cost"]["phases"]) / GIB}
 

@@ -35,6 +35,7 @@ class Plan:
     runs: Path
 
     def cells(self, study: Study) -> list[Cell]:
+        """Every recipe of a study under this plan."""
         return study.cells(self.scale, self.seeds, self.datasets, self.changes)
 
     @cached_property

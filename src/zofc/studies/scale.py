@@ -63,6 +63,7 @@ class Scale:
         return replace(self, says=says, fast=True)
 
     def apply(self, recipe: Recipe) -> Recipe:
+        """A recipe of the paper at this scale."""
         scaled = recipe if self.name == "paper" else self._scaled(recipe)
         if not self.fast:
             return scaled
@@ -143,6 +144,7 @@ SCALES = {
 
 
 def get_scale(name: str) -> Scale:
+    """The scale of this name."""
     if name not in SCALES:
         raise RecipeError(f"--scale: unknown scale '{name}'{nearest(name, SCALES)}")
     return SCALES[name]

@@ -68,6 +68,7 @@ class Number:
 
     @property
     def mean(self) -> float | None:
+        """Mean over seeds."""
         return mean_and_spread(self.values)[0]
 
     @property
@@ -161,7 +162,7 @@ def _ways(study: Study, rows: CostRows) -> dict[str, LineValues]:
     return {"": ways.get(study.shows, _metrics)}
 
 
-def _metrics(line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
+def _metrics(_line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
     """Of a trained run; those that it does not have are left out."""
     return {metric: row[metric] for metric in SPELLED if row[metric] is not None}
 
@@ -172,7 +173,7 @@ def _trade_off(line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
     return {**_metrics(line, row), **memory}
 
 
-def _flatness(line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
+def _flatness(_line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
     found: dict[str, float] = {}
     for over, scores in row["flatness"].items():
         if scores:
@@ -181,7 +182,7 @@ def _flatness(line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def curvature(line: StudyLine | None, row: Mapping[str, Any]) -> dict[str, float]:
+def curvature(_line: StudyLine | None, row: Mapping[str, Any]) -> dict[str, float]:
     """Means over the states that were measured, and of forgetting over the steps from them to the next task that moved
     something; of these the least slack of the bound, and the median share."""
     states = row["curvature"].get("peft") or []
