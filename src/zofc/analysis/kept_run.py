@@ -43,9 +43,7 @@ REFUSED = {
 class KeptRun:
     """A run folder with the states it kept, its data and its backbone; one state is looked at at a time."""
 
-    def __init__(
-        self, path: Path, device: str | None = None, notice: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, path: Path, device: str | None = None, notice: Callable[[str], None] = lambda _: None) -> None:
         self.folder = open_run(path)
         for changed in require_plugins(self.folder):
             notice(changed)
