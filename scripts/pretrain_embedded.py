@@ -13,11 +13,10 @@ import json
 import math
 import multiprocessing
 import os
-import sys
 import time
-import types
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any
 
@@ -28,72 +27,30 @@ import safetensors.torch
 import timm
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from timm.models.vision_transformer import VisionTransformer
+from timm.optim import param_groups_weight_decay
 from torch import Tensor
 
-SOURCE = Path(__file__).resolve().parents[1] / "src"
+from zofc.data.glyph_alphabet import Character, benchmark_characters, pretraining_characters
+from zofc.data.glyph_drawing import SIDE
+from zofc.data.glyph_styles import DEFAULT, STYLES, Style, style
+from zofc.data.glyphs import draw_numbered
+from zofc.model.backbone import GEOMETRY
 
-
-def import_drawing_alone() -> None:
-    """Let `zofc.data.glyphs` be imported without what the rest of zofc needs (pydantic, pyarrow)."""
-    sys.path.insert(0, str(SOURCE))
-    package = types.ModuleType("zofc.data")
-    package.__path__ = [str(SOURCE / "zofc" / "data")]
-    sys.modules.setdefault("zofc.data", package)
-
-
-import_drawing_alone()
-
-from zofc.data.glyph_alphabet import Character, benchmark_characters, pretraining_characters  # noqa: E402
-from zofc.data.glyph_drawing import SIDE  # noqa: E402
-from zofc.data.glyph_styles import DEFAULT, STYLES, Style, style  # noqa: E402
-from zofc.data.glyphs import draw_numbered  # noqa: E402
-
+WEIGHTS = Path(__file__).resolve().parents[1] / "src" / "zofc" / "model" / "weights" / "embedded.safetensors"
 BENCHMARK_SEED = 1993  # of the images and of the class order, as in the recipes
 BENCHMARK_STYLE = DEFAULT.partition("@")[0]
-STRENGTHS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+BENCHMARK_STRENGTHS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
-@dataclass(frozen=True)
-class Portion:
-    """The first images of one character, as one process draws them."""
-
-    character: Character
-    style: Style
-    split: str
-    seed: int
-    images: int
-    others: tuple[str, ...]
-
-    def draw(self) -> NDArray[np.uint8]:
-        """Its images."""
-        numbers = range(self.images)
-        return np.stack(
-            [draw_numbered(self.character, self.style, n, self.split, self.seed, self.others) for n in numbers]
-        )
-
-
-class Drawers:
-    """Processes that draw, one per core; made before CUDA is touched, since they are forks."""
-
-    def __init__(self) -> None:
-        self.pool = multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0)))
-
-    def draw(
-        self,
-        characters: Sequence[Character],
-        look: Style,
-        split: str,
-        seed: int,
-        images: int,
-        among: Sequence[Character],
-    ) -> tuple[Tensor, Tensor]:
-        """Images (n, SIDE, SIDE, 3) as uint8 and labels (n,); fragments in them are of characters `among`."""
-        others = tuple(character.text for character in among)
-        portions = [Portion(character, look, split, seed, images, others) for character in characters]
-        drawn = np.concatenate(self.pool.map(Portion.draw, portions, chunksize=4))
-        return torch.from_numpy(drawn), torch.arange(len(characters)).repeat_interleave(images)
+def draw_images(
+    pool: Pool, characters: Sequence[Character], look: Style, split: str, seed: int, n: int, among: Sequence[Character]
+) -> tuple[Tensor, Tensor]:
+    """`n` images of each character (all, SIDE, SIDE, 3) as uint8, and labels; fragments in them are of `among`."""
+    others = tuple(character.text for character in among)
+    jobs = [(character, look, number, split, seed, others) for character in characters for number in range(n)]
+    drawn = np.stack(pool.starmap(draw_numbered, jobs, chunksize=4 * n))
+    return torch.from_numpy(drawn), torch.arange(len(characters)).repeat_interleave(n)
 
 
 def normalised(images: Tensor) -> Tensor:
@@ -132,19 +89,10 @@ def schedule(step: int, steps: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
 
-def optimiser(vit: VisionTransformer, lr: float, weight_decay: float) -> torch.optim.AdamW:
-    """Decay for matrices; none for biases, norms, the class token and positions."""
-    exempt = vit.no_weight_decay()
-    decayed = [p for name, p in vit.named_parameters() if p.ndim > 1 and name not in exempt]
-    free = [p for name, p in vit.named_parameters() if p.ndim <= 1 or name in exempt]
-    return torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}], lr
-    )
-
-
-def train(vit: VisionTransformer, images: Tensor, labels: Tensor, options: argparse.Namespace) -> None:
+def train_with_labels(vit: VisionTransformer, images: Tensor, labels: Tensor, options: argparse.Namespace) -> None:
     """Train the backbone with labels."""
-    opt = optimiser(vit, options.lr, options.weight_decay)
+    groups = param_groups_weight_decay(vit, options.weight_decay, vit.no_weight_decay())  # matrices alone decay
+    opt = torch.optim.AdamW(groups, options.lr)
     steps = options.epochs * max(1, len(labels) // options.batch_size)
     plan = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: schedule(step, steps))
     order = torch.Generator().manual_seed(options.seed)
@@ -171,13 +119,6 @@ def features(vit: VisionTransformer, images: Tensor, device: torch.device) -> Te
     return torch.cat([vit.forward_head(vit.forward_features(part), pre_logits=True) for part in parts])
 
 
-@torch.inference_mode()
-def held_out_accuracy(vit: VisionTransformer, images: Tensor, labels: Tensor, device: torch.device) -> float:
-    """Accuracy on images that were not trained on."""
-    guesses = torch.cat([vit(normalised(part.to(device))).argmax(1) for part in torch.split(images, 1024)])
-    return (guesses == labels.to(device)).float().mean().item()
-
-
 def class_mean_accuracy(train: Tensor, test: Tensor, classes: int, device: torch.device) -> float:
     """Of the first `classes`, by the nearest mean in cosine; features are (all classes, images, width)."""
     means = F.normalize(train[:classes].mean(1), dim=-1)  # (classes, width)
@@ -185,20 +126,20 @@ def class_mean_accuracy(train: Tensor, test: Tensor, classes: int, device: torch
     return (guesses == torch.arange(classes, device=device)[:, None]).float().mean().item()
 
 
-def measure(
-    vit: VisionTransformer, drawers: Drawers, options: argparse.Namespace, device: torch.device
+def measure_frozen(
+    vit: VisionTransformer, pool: Pool, options: argparse.Namespace, device: torch.device
 ) -> dict[str, dict[str, float]]:
     """Frozen accuracy on the benchmark, by style and number of classes."""
     everyone = benchmark_characters()
     shuffled = np.random.RandomState(BENCHMARK_SEED).permutation(len(everyone))
     characters = [everyone[index] for index in shuffled[: max(options.classes)]]
-    specs = ["clean", *(f"{BENCHMARK_STYLE}@{strength}" for strength in STRENGTHS)]
+    specs = ["clean", *(f"{BENCHMARK_STYLE}@{strength}" for strength in BENCHMARK_STRENGTHS)]
     specs += [name for name in STYLES if name not in ("clean", BENCHMARK_STYLE)]
     table: dict[str, dict[str, float]] = {}
     for spec in specs:
         split: dict[str, Tensor] = {}
         for name, images in (("train", options.shots), ("test", options.test_per_class)):
-            drawn, _ = drawers.draw(characters, style(spec), name, BENCHMARK_SEED, images, everyone)
+            drawn, _ = draw_images(pool, characters, style(spec), name, BENCHMARK_SEED, images, everyone)
             split[name] = features(vit, drawn, device).reshape(len(characters), images, -1)
         table[spec] = {
             str(classes): class_mean_accuracy(split["train"], split["test"], classes, device)
@@ -207,23 +148,12 @@ def measure(
     return table
 
 
-def save(vit: VisionTransformer, path: Path, options: argparse.Namespace, pretraining: str) -> dict[str, Tensor]:
-    """Half-precision weights without the classifier, and what is needed to build and feed the ViT again."""
+def save_weights(vit: VisionTransformer, path: Path, metadata: dict[str, str]) -> dict[str, Tensor]:
+    """Write half-precision weights without the classifier, and what is needed to build and feed the ViT again."""
     state = {
         name: tensor.detach().half().cpu().contiguous()
         for name, tensor in vit.state_dict().items()
         if not name.startswith("head.")
-    }
-    metadata = {
-        "img_size": str(SIDE),
-        "patch_size": str(options.patch),
-        "embed_dim": str(options.width),
-        "depth": str(options.depth),
-        "num_heads": str(options.heads),
-        "mean": "0.5,0.5,0.5",
-        "std": "0.5,0.5,0.5",
-        "pretraining": pretraining,
-        "seed": str(options.seed),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     safetensors.torch.save_file(state, path, metadata)
@@ -234,7 +164,7 @@ def save(vit: VisionTransformer, path: Path, options: argparse.Namespace, pretra
 def arguments() -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=SOURCE / "zofc" / "model" / "weights" / "embedded.safetensors")
+    parser.add_argument("--out", type=Path, default=WEIGHTS)
     parser.add_argument("--seed", type=int, default=1993)
     parser.add_argument("--per-class", type=int, default=200, help="training images of each character")
     parser.add_argument("--characters", type=int, default=None, help="only the first so many, for a trial")
@@ -257,7 +187,8 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     """Draw, train, measure and write the weights."""
-    drawers, began = Drawers(), time.monotonic()
+    began = time.monotonic()
+    pool = multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0)))  # forks: before CUDA is touched
     options = arguments()
     device = torch.device(options.device)
     torch.manual_seed(options.seed)
@@ -266,17 +197,13 @@ def main() -> None:
     everyone = pretraining_characters()
     characters = everyone[: options.characters]
     look = replace(style(f"{BENCHMARK_STYLE}@{options.strength}"), name="clean")
-    images, labels = drawers.draw(characters, look, "train", options.seed, options.per_class, everyone)
-    print(
-        f"drew {len(labels)} images of {len(characters)} characters in {time.monotonic() - began:.0f} s",
-        flush=True,
-    )
+    images, labels = draw_images(pool, characters, look, "train", options.seed, options.per_class, everyone)
+    seconds = time.monotonic() - began
+    print(f"drew {len(labels)} images of {len(characters)} characters in {seconds:.0f} s", flush=True)
 
-    vit = VisionTransformer(
-        img_size=SIDE, patch_size=options.patch, embed_dim=options.width, depth=options.depth,
-        num_heads=options.heads, num_classes=len(characters), drop_path_rate=options.drop_path,
-    ).to(device)  # fmt: skip
-    train(vit, images.to(device), labels.to(device), options)
+    geometry = dict(zip(GEOMETRY, (SIDE, options.patch, options.width, options.depth, options.heads), strict=True))
+    vit = VisionTransformer(**geometry, num_classes=len(characters), drop_path_rate=options.drop_path).to(device)
+    train_with_labels(vit, images.to(device), labels.to(device), options)
     vit.eval()
 
     pretraining = (
@@ -284,17 +211,20 @@ def main() -> None:
         f"{BENCHMARK_STYLE}@{options.strength} (0 is clean), none of them in the benchmark; "
         f"{options.epochs} epochs"
     )
-    state = save(vit, options.out, options, pretraining)
+    metadata = {key: str(value) for key, value in geometry.items()} | dict.fromkeys(("mean", "std"), "0.5,0.5,0.5")
+    state = save_weights(vit, options.out, metadata | {"pretraining": pretraining, "seed": str(options.seed)})
     vit.load_state_dict({name: tensor.float() for name, tensor in state.items()}, strict=False)  # what others will load
 
-    held_out, answers = drawers.draw(characters, look, "test", options.seed, options.test_per_class, everyone)
+    held_out, answers = draw_images(pool, characters, look, "test", options.seed, options.test_per_class, everyone)
+    with torch.inference_mode():
+        guesses = vit.head(features(vit, held_out, device)).argmax(1)
     results: dict[str, Any] = {
         "pretraining": pretraining,
         "options": {key: str(value) for key, value in vars(options).items() if key not in ("out", "device")},
         "parameters": sum(p.numel() for name, p in vit.named_parameters() if not name.startswith("head.")),
         "bytes": options.out.stat().st_size,
-        "held_out_accuracy": held_out_accuracy(vit, held_out, answers, device),
-        "class_mean_accuracy": measure(vit, drawers, options, device),
+        "held_out_accuracy": (guesses == answers.to(device)).float().mean().item(),
+        "class_mean_accuracy": measure_frozen(vit, pool, options, device),
         "seconds": time.monotonic() - began,
         "versions": {"torch": torch.__version__, "timm": timm.__version__},
     }

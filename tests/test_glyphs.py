@@ -93,7 +93,7 @@ def test_look_alikes_of_other_scripts_and_cases_are_dropped() -> None:
 
 def test_the_committed_alphabet_is_the_one_its_rules_give() -> None:
     # Only those before it decide about a plain character: the first, Latin, can be chosen without the rest.
-    latin = [text for text in glyph_alphabet.candidates() if ord(text) < 0x250 and not composed(text)]
+    latin = [text for text in glyph_alphabet.drawable() if ord(text) < 0x250 and not composed(text)]
     anew = {latin[index] for index in distinct(latin, distances(latin))}
     committed = {c.text for c in benchmark_characters() + pretraining_characters() if c.text in latin}
     assert len(committed - anew) <= 0.02 * len(committed)
@@ -101,7 +101,7 @@ def test_the_committed_alphabet_is_the_one_its_rules_give() -> None:
 
 def test_alphabet_writes_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     latin = [chr(code) for code in range(0x21, 0x7F)]
-    monkeypatch.setattr(glyph_alphabet, "candidates", lambda: latin)
+    monkeypatch.setattr(glyph_alphabet, "drawable", lambda: latin)
     monkeypatch.setattr(glyph_alphabet, "BENCHMARK_SIZE", 10)
     header, *lines = alphabet()
     assert header == FILE.read_text(encoding="utf-8").splitlines()[0]

@@ -21,14 +21,11 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from zofc import seeds
 
+SLANTS = {"Sans": "Oblique", "SansMono": "Oblique", "Serif": "Italic"}  # what each family calls its slanted faces
 FACES = tuple(
     f"DejaVu{family}{variant}"
-    for family, variants in {
-        "Sans": ("", "-Bold", "-Oblique", "-BoldOblique"),
-        "SansMono": ("", "-Bold", "-Oblique", "-BoldOblique"),
-        "Serif": ("", "-Bold", "-Italic", "-BoldItalic"),
-    }.items()
-    for variant in variants
+    for family, slant in SLANTS.items()
+    for variant in ("", "-Bold", f"-{slant}", f"-Bold{slant}")
 )
 FILE = Path(__file__).with_name("glyph_alphabet.txt")
 
@@ -40,18 +37,10 @@ CLEAR = 0.25  # two characters of the benchmark differ at least this much
 KIN = 0.15  # closer than this to one of the benchmark's, a character is not for pre-training either
 SLENDER = 3.5  # longer than this times its width, a character is a stroke without a shape
 BENCHMARK_SIZE = 120
-SPLIT_SEED = 1993
+ALPHABET_SEED = 1993
 
-SHOWN = {"Lu", "Ll", "Lt", "Lo", "Nd", "No", "Sm", "Sc", "So", "Po", "Ps", "Pe"}  # Unicode categories drawn
-NAMED = {
-    "Lu",
-    "Ll",
-    "Lo",
-    "Nd",
-    "Sc",
-    "Sm",
-    "So",
-}  # the benchmark's: letters, digits and signs, not punctuation
+DRAWN = {"Lu", "Ll", "Lt", "Lo", "Nd", "No", "Sm", "Sc", "So", "Po", "Ps", "Pe"}  # Unicode categories drawn
+NAMED = {"Lu", "Ll", "Lo", "Nd", "Sc", "Sm", "So"}  # the benchmark's: letters, digits and signs, not punctuation
 FAMILIAR = (  # the benchmark's characters come from here: what people meet in print
     range(0x21, 0x100),  # ASCII and Latin-1
     range(0x391, 0x3F0),  # Greek
@@ -100,11 +89,15 @@ def pretraining_characters() -> tuple[Character, ...]:
     return _read()["pretraining"]
 
 
+def font_file(face: str) -> str:
+    """The path of a font face, which matplotlib brings along."""
+    return str(Path(matplotlib.get_data_path(), "fonts", "ttf", f"{face}.ttf"))
+
+
 @cache
 def font(face: str, size: int) -> ImageFont.FreeTypeFont:
     """A font face at a size in pixels."""
-    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{face}.ttf"
-    return ImageFont.truetype(str(path), size, layout_engine=ImageFont.Layout.BASIC)
+    return ImageFont.truetype(font_file(face), size, layout_engine=ImageFont.Layout.BASIC)
 
 
 def silhouette(character: str, face: str, size: int) -> Image.Image | None:
@@ -144,14 +137,13 @@ def composed(character: str) -> bool:
     return unicodedata.normalize("NFKD", character) != character
 
 
-def candidates() -> list[str]:
+def drawable() -> list[str]:
     """Characters that every face draws, and draws as more than a stroke, in code-point order."""
     from matplotlib.ft2font import FT2Font
 
-    root = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-    shared = set.intersection(*(set(FT2Font(str(root / f"{face}.ttf")).get_charmap()) for face in FACES))
+    shared = set.intersection(*(set(FT2Font(font_file(face)).get_charmap()) for face in FACES))
     texts = [chr(code) for code in sorted(shared) if code not in BOXES and code < SPECIALS]
-    texts = [text for text in texts if unicodedata.category(text) in SHOWN]
+    texts = [text for text in texts if unicodedata.category(text) in DRAWN]
     inks = {text: silhouette(text, "DejaVuSans", RASTER) for text in texts}
     return [text for text, ink in inks.items() if ink and max(ink.size) <= SLENDER * min(ink.size)]
 
@@ -172,11 +164,11 @@ def familiar(character: str) -> bool:
     return named and any(ord(character) in block for block in FAMILIAR)
 
 
-def split(characters: Sequence[str], apart: NDArray[np.float32], size: int) -> tuple[list[int], list[int]]:
-    """Indices of `size` benchmark characters, drawn by SPLIT_SEED, and of those left for pre-training."""
+def split_alphabet(characters: Sequence[str], apart: NDArray[np.float32], size: int) -> tuple[list[int], list[int]]:
+    """Indices of `size` benchmark characters, drawn by ALPHABET_SEED, and of those left for pre-training."""
     benchmark: list[int] = []
     pool = [index for index, text in enumerate(characters) if familiar(text)]
-    for index in map(int, seeds.stream(SPLIT_SEED, "glyphs", "alphabet").permutation(pool)):
+    for index in map(int, seeds.stream(ALPHABET_SEED, "glyphs", "alphabet").permutation(pool)):
         if len(benchmark) < size and (not benchmark or apart[index, benchmark].min() >= CLEAR):
             benchmark.append(index)
     shown = {characters[index] for index in benchmark}
@@ -196,11 +188,11 @@ def readable(character: str) -> str:
 
 def alphabet() -> list[str]:
     """The lines of `glyph_alphabet.txt`: code point, part, name."""
-    texts = candidates()
+    texts = drawable()
     apart = distances(texts)
     kept = sorted(distinct(texts, apart))
     texts, apart = [texts[index] for index in kept], apart[np.ix_(kept, kept)]
-    benchmark, pretraining = split(texts, apart, BENCHMARK_SIZE)
+    benchmark, pretraining = split_alphabet(texts, apart, BENCHMARK_SIZE)
     parts = dict.fromkeys(benchmark, "benchmark") | dict.fromkeys(pretraining, "pretraining")
     header = "# Made by scripts/make_glyph_alphabet.py: code point, part, name."
     return [header] + [f"U+{ord(texts[i]):04X}\t{parts[i]}\t{readable(texts[i])}" for i in sorted(parts)]

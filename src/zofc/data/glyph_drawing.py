@@ -65,8 +65,8 @@ def count(expected: float, chance: float, rounding: float) -> int:
     return int(2 * expected * chance + rounding)
 
 
-def place(mask: Image.Image, center: tuple[float, float], scale: float, angle: float, shear: float = 0.0,
-          stretch: float = 0.0, tilt: tuple[float, float] = (0.0, 0.0)) -> Image.Image:  # fmt: skip
+def place_mask(mask: Image.Image, center: tuple[float, float], scale: float, angle: float, shear: float = 0.0,
+               stretch: float = 0.0, tilt: tuple[float, float] = (0.0, 0.0)) -> Image.Image:  # fmt: skip
     """The mask, moved from the middle of its frame to `center`: stretched, sheared, turned and tilted.
 
     PIL asks for the inverse map: pixel p comes from A (p - center) / (1 + tilt . (p - center)) + middle.
@@ -185,7 +185,7 @@ def add_clutter(image: Image.Image, style: Style, palette: Palette, others: Sequ
         along, beyond, which, scale, angle = rng.random(5).tolist()
         edge = SIDE * (-0.08 * beyond if which % 0.5 < 0.25 else 1 + 0.08 * beyond)
         center = (SIDE * along, edge) if which < 0.5 else (edge, SIDE * along)
-        mask = place(stencil(other, face), center, 0.4 + 0.3 * scale, about(0.6, angle))
+        mask = place_mask(stencil(other, face), center, 0.4 + 0.3 * scale, about(0.6, angle))
         image.paste(palette.clutter(rng), (0, 0), mask)
 
 
@@ -196,7 +196,9 @@ def add_line(canvas: ImageDraw.ImageDraw, colour: Colour, width: int, rng: np.ra
     canvas.line(ends, fill=colour, width=width)
 
 
-def draw(character: str, style: Style, rng: np.random.Generator, others: Sequence[str] = ()) -> NDArray[np.uint8]:
+def draw_character(
+    character: str, style: Style, rng: np.random.Generator, others: Sequence[str] = ()
+) -> NDArray[np.uint8]:
     """One image of a character, (SIDE, SIDE, 3); `others` are those whose fragments may be seen beside it."""
     u = rng.random(25).tolist()  # one chance per property: changing one range leaves the others alone
     palette = Palette.drawn(style, u[0:5])
@@ -207,7 +209,7 @@ def draw(character: str, style: Style, rng: np.random.Generator, others: Sequenc
 
     size = within(style.size, u[9])
     room = style.shift * (1 - size) / 2
-    mask = place(
+    mask = place_mask(
         stencil(character, pick(style.faces, u[10])),
         center=(SIDE * (0.5 + about(room, u[11])), SIDE * (0.5 + about(room, u[12]))),
         scale=size * SIDE / STENCIL,

@@ -1,18 +1,23 @@
 """How `glyphs` may look: a style is the ranges that an image of a character is drawn from.
 
 `clean` is what the embedded backbone is pre-trained on. Every other style is reached from it by degrees:
-`street@0.6` lies at 0.6 of the way from `clean` to `street`, in every range and every frequency.
+`street@0.6` lies at 0.6 of the way from `clean` to `street`, in every range and every frequency. All are in
+`glyph_styles.toml`.
 """
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
 
 from zofc.data.glyph_alphabet import FACES
 from zofc.errors import DataError, nearest
 
 Range = tuple[float, float]
 Frequencies = tuple[tuple[str, float], ...]  # of one choice among several; they sum to 1
+CHOICES = ("faces", "backgrounds")  # the properties that are choices
 
 
 def evenly(*choices: str) -> Frequencies:
@@ -56,7 +61,7 @@ class Style:
         mixed: dict[str, float | Range | Frequencies] = {}
         for field in fields(self):
             near, far = getattr(CLEAN, field.name), getattr(self, field.name)
-            if field.name in ("faces", "backgrounds"):
+            if field.name in CHOICES:
                 mixed[field.name] = _mix_frequencies(near, far, strength)
             elif isinstance(far, tuple):
                 mixed[field.name] = (_mix(near[0], far[0], strength), _mix(near[1], far[1], strength))
@@ -77,116 +82,20 @@ def _mix_frequencies(near: Frequencies, far: Frequencies, strength: float) -> Fr
     return tuple((choice, frequency) for choice, frequency in mixed.items() if frequency > 0)
 
 
-CLEAN = Style(
-    "clean",
-    faces=evenly("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSansMono", "DejaVuSansMono-Bold"),
-)
-SERIFS = ("DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic")
+def read_styles(text: str) -> dict[str, Style]:
+    """Styles by name; of the choices that one lists, each is equally frequent."""
 
-STYLES = {
-    style.name: style
-    for style in (
-        CLEAN,
-        Style(  # signs seen from the side, in any colours, with something in front and behind
-            "street",
-            faces=evenly(*SERIFS, "DejaVuSans-BoldOblique", "DejaVuSansMono-BoldOblique"),
-            size=(0.45, 0.85),
-            shift=0.9,
-            rotation=25.0,
-            shear=0.3,
-            stretch=0.25,
-            tilt=0.35,
-            weight=(-0.6, 1.0),
-            hollow=0.15,
-            ground=(0.25, 0.95),
-            contrast=(0.3, 0.6),
-            inverted=0.5,
-            chroma=(0.1, 0.6),
-            backgrounds=evenly("flat", "gradient", "noise", "stripes"),
-            texture=(0.05, 0.25),
-            lines=2.0,
-            scratches=0.7,
-            blobs=1.5,
-            fragments=1.5,
-            clutter=(0.4, 0.9),
-            coarse=(1.0, 1.5),
-            blur=(0.0, 1.0),
-            noise=(0.0, 0.08),
-        ),
-        Style(  # a pen that runs dry on tinted paper
-            "ink",
-            faces=evenly("DejaVuSerif-Italic", "DejaVuSerif", "DejaVuSans-Oblique"),
-            rotation=15.0,
-            shear=0.3,
-            stretch=0.2,
-            weight=(-0.5, 0.6),
-            speckle=(0.1, 0.4),
-            ground=(0.75, 0.95),
-            contrast=(0.4, 0.7),
-            chroma=(0.1, 0.35),
-            backgrounds=evenly("noise", "gradient"),
-            texture=(0.05, 0.15),
-            lines=0.5,
-            scratches=0.5,
-            blobs=1.0,
-            blur=(0.2, 0.7),
-            noise=(0.01, 0.05),
-        ),
-        Style(  # tubes of light in the dark
-            "neon",
-            faces=evenly("DejaVuSans", "DejaVuSansMono", "DejaVuSans-Oblique", "DejaVuSansMono-Oblique"),
-            rotation=12.0,
-            shear=0.2,
-            tilt=0.2,
-            weight=(-0.6, 0.0),
-            hollow=0.5,
-            glow=(0.4, 0.9),
-            ground=(0.85, 1.0),
-            contrast=(0.45, 0.75),
-            inverted=1.0,
-            chroma=(0.4, 0.8),
-            backgrounds=evenly("flat", "gradient", "stripes"),
-            texture=(0.0, 0.08),
-            lines=1.0,
-            clutter=(0.2, 0.5),
-            blur=(0.2, 0.8),
-            noise=(0.0, 0.03),
-        ),
-        Style(  # white and coloured chalk on a wiped board
-            "chalk",
-            faces=evenly("DejaVuSans-Oblique", "DejaVuSerif-Italic", "DejaVuSansMono"),
-            rotation=12.0,
-            shear=0.25,
-            stretch=0.2,
-            weight=(-0.2, 0.5),
-            speckle=(0.2, 0.5),
-            ground=(0.65, 0.85),
-            contrast=(0.45, 0.65),
-            inverted=1.0,
-            chroma=(0.0, 0.25),
-            backgrounds=evenly("noise", "gradient"),
-            texture=(0.05, 0.15),
-            scratches=0.5,
-            fragments=0.7,
-            clutter=(0.15, 0.35),
-            blur=(0.3, 0.7),
-            noise=(0.02, 0.06),
-        ),
-        Style(  # a bad camera
-            "noisy",
-            faces=evenly("DejaVuSans-Bold", "DejaVuSerif-Bold", "DejaVuSansMono-Bold"),
-            contrast=(0.35, 0.6),
-            ground=(0.5, 0.9),
-            inverted=0.3,
-            chroma=(0.0, 0.4),
-            backgrounds=evenly("flat", "gradient", "noise"),
-            texture=(0.05, 0.2),
-            coarse=(1.5, 2.5),
-            blur=(0.4, 1.2),
-            noise=(0.06, 0.16),
-        ),
-    )
-}
+    def parsed(key: str, value: Any) -> Any:
+        if key in CHOICES:
+            return evenly(*value)
+        return tuple(value) if isinstance(value, list) else value
+
+    tables = tomllib.loads(text).items()
+    return {name: Style(name, **{key: parsed(key, value) for key, value in own.items()}) for name, own in tables}
+
+
+STYLES = read_styles(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+CLEAN = STYLES["clean"]
 DEFAULT = "street@0.5"  # what the benchmark shows
 
 

@@ -21,7 +21,7 @@ from PIL import Image, features
 
 from zofc import seeds
 from zofc.data.glyph_alphabet import FACES, Character, benchmark_characters
-from zofc.data.glyph_drawing import RENDERER, SIDE, draw
+from zofc.data.glyph_drawing import RENDERER, SIDE, draw_character
 from zofc.data.glyph_styles import DEFAULT, Style, style
 from zofc.data.source import ImageSet, Source, SourceOptions, source
 from zofc.errors import DataError, nearest
@@ -33,7 +33,7 @@ def draw_numbered(character: Character, style: Style, number: int, split: str, s
                   others: Sequence[str] = ()) -> NDArray[np.uint8]:  # fmt: skip
     """Image `number` of a character, whatever else is asked for."""
     rng = seeds.stream(seed, "glyphs", split, style.name, character.code, number)
-    return draw(character.text, style, rng, others)
+    return draw_character(character.text, style, rng, others)
 
 
 class Sheet:
@@ -97,7 +97,7 @@ class GlyphImages:
         return self.sheet.pixels(self.rows)
 
 
-def checksum(sheets: Iterable[Sheet]) -> str:
+def glyph_checksum(sheets: Iterable[Sheet]) -> str:
     """Of all that the images follow from, and of a few of them."""
     versions = [str(RENDERER), np.__version__, PIL.__version__, str(features.version("freetype2"))]
     digest = hashlib.sha256("\x1f".join(versions).encode())
@@ -151,6 +151,6 @@ def glyphs(argument: str, options: SourceOptions) -> Source:
         classes=tuple(character.name for character in characters),
         train=train,
         test=test,
-        checksum=checksum(sheets),
+        checksum=glyph_checksum(sheets),
         domain_names=specs if domains else (),
     )
