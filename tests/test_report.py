@@ -20,7 +20,7 @@ from zofc.recipe import Recipe
 from zofc.report import figures, page, tables
 from zofc.report.draw_matplotlib import picture
 from zofc.report.draw_plotly import page_figure
-from zofc.report.drawing import COLOURS, DARK_COLOURS, Style
+from zofc.report.drawing import COLOURS, DARK_COLOURS, CurveStyle
 from zofc.report.grid import Grid
 from zofc.report.labels import labels, placement, split
 from zofc.report.seeds import over_seeds
@@ -139,7 +139,7 @@ def test_a_folder_with_nothing_but_a_recipe_is_a_run(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("name: bare\n")
     run = open_run(tmp_path)
     assert run.status == "unfinished: 0 of ? tasks"
-    assert "bare" in printed(tables.summary([run]))
+    assert "bare" in printed(tables.summary_table([run]))
 
 
 def test_a_half_written_last_event_is_left_out(runs: list[Run]) -> None:
@@ -255,16 +255,21 @@ def test_placement_is_said_in_words(runs: list[Run], tmp_path: Path) -> None:
     assert placement(runs[0]) == "peft ZO ×4, head FO"
     assert placement(runs[1]) == "peft FO, head FO"
     assert placement(runs[3]) == "nothing trained"
-    assert tables.method(runs[2]) == "adapter (joint)"
+    assert tables.method_label(runs[2]) == "adapter (joint)"
     forward = {"order": "zeroth", "queries": 8, "estimator": "forward_gradient"}
     path = write_run(tmp_path / "f", None, optimize={"peft": forward}, method={"mask": False, "prototypes": True})
     assert placement(open_run(path)) == "peft ZO ×8 forward gradient"
-    assert tables.method(open_run(path)) == "adapter (old classes in the loss, prototypes)"
+    assert tables.method_label(open_run(path)) == "adapter (old classes in the loss, prototypes)"
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_tables_keep_to_the_width_and_keep_every_number(runs: list[Run], width: int) -> None:
-    for grid in (tables.summary(runs), tables.compare(runs), tables.show(runs[0]), tables.differences(runs)):
+    for grid in (
+        tables.summary_table(runs),
+        tables.comparison_table(runs),
+        tables.matrix_table(runs[0]),
+        tables.settings_table(runs),
+    ):
         shown = printed(grid, width)
         assert max(map(len, shown.splitlines())) <= width
         assert "…" not in shown
@@ -273,7 +278,7 @@ def test_tables_keep_to_the_width_and_keep_every_number(runs: list[Run], width: 
 
 
 def test_a_table_turned_has_a_row_for_each_column_and_the_same_notes(runs: list[Run]) -> None:
-    grid = tables.compare(runs)
+    grid = tables.comparison_table(runs)
     turned = grid.transposed("run")
     assert turned.headers == ("run", *(row[0] for row in grid.rows))
     assert turned.rows[0] == ("ZO-FC", *(row[1] for row in grid.rows)) and len(turned.rows) == len(runs)
@@ -289,7 +294,7 @@ def test_words_in_a_column_are_not_piled_up() -> None:
 
 
 def test_the_summary_shows_quality_and_cost_of_every_run(runs: list[Run]) -> None:
-    rows = {row[0]: row[1:] for row in tables.summary(runs).rows}
+    rows = {row[0]: row[1:] for row in tables.summary_table(runs).rows}
     assert rows["ZO-FC"] == (
         "adapter: peft ZO ×4, head FO",
         "67.20",
@@ -307,34 +312,34 @@ def test_the_summary_shows_quality_and_cost_of_every_run(runs: list[Run]) -> Non
 def test_the_summary_names_the_data_where_they_differ(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [[1.0]], title="A")
     write_run(tmp_path / "b", [[1.0]], title="B", data={"source": "cifar100", "increment": 10})
-    grid = tables.summary(read_runs([tmp_path]))
+    grid = tables.summary_table(read_runs([tmp_path]))
     assert grid.headers[:3] == ("run", "data", "method and placement") and grid.names == 3
     assert [row[1] for row in grid.rows] == ["cifar100-inc5", "cifar100-inc10"]
-    assert "data" not in tables.summary(read_runs([tmp_path / "a"])).headers
+    assert "data" not in tables.summary_table(read_runs([tmp_path / "a"])).headers
 
 
 def test_unfinished_runs_and_missing_test_images_are_pointed_out(runs: list[Run], tmp_path: Path) -> None:
     gone: list[list[float | None]] = [[90.0], [None, 80.0]]
     lost = open_run(write_run(tmp_path / "lost", gone, title="Lost"))
-    assert tables.summary([*runs, lost]).warnings == (
+    assert tables.summary_table([*runs, lost]).warnings == (
         "First order is unfinished: 3 of 20 tasks. Its numbers cover those.",
         "Just begun is unfinished: 0 of 5 tasks.",
         "Lost has no final accuracy for the classes of task 1; the means leave them out.",
     )
-    assert tables.show(lost).rows[-1] == ("2", "80.0", "—", "80.0")
+    assert tables.matrix_table(lost).rows[-1] == ("2", "80.0", "—", "80.0")
 
 
 def test_the_matrix_table_has_a_row_after_each_task(runs: list[Run]) -> None:
-    grid = tables.show(runs[1])
+    grid = tables.matrix_table(runs[1])
     assert grid.headers == ("after task", "all classes", "task 1", "task 2", "task 3")
     assert grid.rows[1] == ("2", "88.2", "88.5", "88.0", "")
-    assert tables.show(runs[2]).rows == (("joint", "70.0", "80.0", "70.0", "60.0"),)
-    assert tables.show(runs[4]).rows == ()
-    assert "unfinished" in printed(tables.show(runs[4]))
+    assert tables.matrix_table(runs[2]).rows == (("joint", "70.0", "80.0", "70.0", "60.0"),)
+    assert tables.matrix_table(runs[4]).rows == ()
+    assert "unfinished" in printed(tables.matrix_table(runs[4]))
 
 
 def test_ours_minus_the_papers_stands_under_the_papers_words(runs: list[Run]) -> None:
-    grid = tables.compare(runs[:2])
+    grid = tables.comparison_table(runs[:2])
     rows = {row[0]: row[1:] for row in grid.rows}
     assert rows["reproduces"] == ("main, zofc, cifar100-inc5", "")
     assert rows["paper's avg¹"] == ("88.39", "")
@@ -349,10 +354,10 @@ def test_ours_minus_the_papers_stands_under_the_papers_words(runs: list[Run]) ->
 def test_the_bare_words_of_the_paper_appear_nowhere_else(runs: list[Run]) -> None:
     bare = re.compile(r"\bavg\b|\blast\b(?! task)")
     for grid in (
-        tables.summary(runs),
-        tables.show(runs[0]),
-        tables.differences(runs),
-        tables.compare(runs[1:]),
+        tables.summary_table(runs),
+        tables.matrix_table(runs[0]),
+        tables.settings_table(runs),
+        tables.comparison_table(runs[1:]),
     ):
         words = "\n".join([*grid.headers, *(cell for row in grid.rows for cell in row), *grid.notes])
         assert not bare.search(words.replace("before last", ""))
@@ -383,28 +388,28 @@ PAPER = {"table": "main", "row": "zofc", "column": "cifar100-inc5"}
 )
 def test_a_run_outside_the_papers_setting_is_marked(tmp_path: Path, change: Mapping[str, Any], warning: str) -> None:
     run = open_run(write_run(tmp_path / "r", triangle(2), title="Mine", paper=PAPER, **change))
-    (found,) = tables.compare([run]).warnings
+    (found,) = tables.comparison_table([run]).warnings
     assert found.startswith("Mine is not in the paper's setting: ") and warning in found
-    assert "not in the paper's setting" in printed(tables.compare([run])).replace("\n", " ")
+    assert "not in the paper's setting" in printed(tables.comparison_table([run])).replace("\n", " ")
 
 
 def test_in_the_papers_setting_there_is_no_warning(runs: list[Run]) -> None:
-    assert tables.compare(runs[:1]).warnings == ()
+    assert tables.comparison_table(runs[:1]).warnings == ()
 
 
 def test_an_unfinished_run_is_not_measured_against_the_paper(tmp_path: Path) -> None:
     run = open_run(write_run(tmp_path / "r", triangle(2), finished=False, tasks=20, paper=PAPER))
-    rows = {row[0]: row[1] for row in tables.compare([run]).rows}
+    rows = {row[0]: row[1] for row in tables.comparison_table([run]).rows}
     assert (rows["paper's avg¹"], rows["ours − paper's avg¹"]) == ("88.39", "—")
 
 
 def test_numbers_the_paper_does_not_print_are_a_warning(tmp_path: Path) -> None:
     run = open_run(write_run(tmp_path / "r", triangle(2), paper={**PAPER, "row": "zofx"}))
-    assert any("zofx" in warning for warning in tables.compare([run]).warnings)
+    assert any("zofx" in warning for warning in tables.comparison_table([run]).warnings)
 
 
 def test_settings_that_differ_are_listed_alone(runs: list[Run]) -> None:
-    assert {row[0]: row[1:] for row in tables.differences(runs[:2]).rows} == {
+    assert {row[0]: row[1:] for row in tables.settings_table(runs[:2]).rows} == {
         "optimize.peft.order": ("zeroth", "first")
     }
 
@@ -412,14 +417,14 @@ def test_settings_that_differ_are_listed_alone(runs: list[Run]) -> None:
 def test_words_from_a_recipe_stay_words(tmp_path: Path) -> None:
     title = "[red]a[/red] | <b>b</b> \x1b[31m"
     run = open_run(write_run(tmp_path / "r", triangle(2), title=title))
-    shown = printed(tables.summary([run]), 200)
+    shown = printed(tables.summary_table([run]), 200)
     assert "[red]a[/red] | <b>b</b>" in shown and "\x1b" not in shown
-    first = tables.summary([run]).markdown().splitlines()[2]
+    first = tables.summary_table([run]).markdown().splitlines()[2]
     assert first.startswith(r"| \[red]a\[/red] \| \<b>b\</b>") and "\x1b" not in first
 
 
 def test_markdown_has_a_line_per_run_and_its_warnings(runs: list[Run]) -> None:
-    lines = tables.summary(runs).markdown().splitlines()
+    lines = tables.summary_table(runs).markdown().splitlines()
     assert lines[0].startswith("| run | method and placement | all classes (%) |")
     assert lines[1].startswith("| --- | --- | ---: |")
     assert len([line for line in lines if line.startswith("| ")]) == 2 + len(runs)
@@ -452,7 +457,7 @@ def test_every_colour_stands_out_from_the_page(palette: tuple[str, ...], page_co
 
 def test_runs_look_different_beyond_the_palette() -> None:
     assert len(COLOURS) == len(DARK_COLOURS)
-    assert len({(Style.of(number).colour, Style.of(number).dash) for number in range(32)}) == 32
+    assert len({(CurveStyle.of(number).colour, CurveStyle.of(number).dash) for number in range(32)}) == 32
 
 
 def test_lines_show_what_the_matrix_holds(runs: list[Run]) -> None:
@@ -682,7 +687,7 @@ def test_pointing_at_a_run_tells_its_recipe_and_where_it_differs(runs: list[Run]
 
 
 def test_the_summary_says_what_its_columns_are_sorted_by(runs: list[Run]) -> None:
-    grid = tables.summary(runs)
+    grid = tables.summary_table(runs)
     assert grid.keys[0] == pytest.approx((67.2, 4.0, 52.0, 512 * 2**20, 125.0, 46105))
     assert set(grid.keys[4]) == {None}
     keys = [
@@ -713,7 +718,7 @@ def test_runs_that_differ_in_the_seed_alone_become_a_mean_and_a_spread(tmp_path:
     first, second = over_seeds(read_runs([tmp_path]))
     assert first.scores["all_classes"] == pytest.approx(83.25) and second.scores["all_classes"] == pytest.approx(70.25)
     assert first.spreads["all_classes"] == pytest.approx(50**0.5) and second.spreads["all_classes"] == pytest.approx(2)
-    grid = tables.compare([first, second])
+    grid = tables.comparison_table([first, second])
     rows = {row[0]: row[1:] for row in grid.rows}
     assert rows["all classes (%)"] == ("83.25 ± 7.07", "70.25 ± 2.00")
     assert rows["seeds"] == ("2: 1993, 1994", "3: 1993, 1994, 1995")
@@ -732,7 +737,7 @@ def test_a_run_that_is_not_finished_and_a_second_one_with_a_seed_are_in_no_mean(
 def test_means_over_seeds_stand_beside_the_papers_numbers(tmp_path: Path) -> None:
     paper = {"table": "main", "row": "zofc", "column": "cifar100-inc5"}
     by_seed(tmp_path, "a", {1993: 80.0, 1994: 90.0}, paper=paper)
-    rows = {row[0]: row[1] for row in tables.compare(over_seeds(read_runs([tmp_path]))).rows}
+    rows = {row[0]: row[1] for row in tables.comparison_table(over_seeds(read_runs([tmp_path]))).rows}
     printed = float(rows["paper's last²"])
     assert rows["ours − paper's last²"] == format_signed(83.25 - printed)
 
@@ -754,8 +759,8 @@ def test_what_is_drawn_of_several_seeds_are_means_of_each_runs_own_numbers(tmp_p
     assert record.drops.values == pytest.approx((20.0,)) and record.drops.spreads == pytest.approx((0.0,))
     assert record.matrix is not None and record.matrix.rows == ((75.0,), (55.0, 80.0))
     assert record.matrix.counts == (400, 400) and record.matrix.groups == ()  # classes of a task differ
-    assert tables.show(record).rows[1][1] == "68.8"
-    assert tables.summary([record]).rows[0][2] == "68.75 ± 19.45"
+    assert tables.matrix_table(record).rows[1][1] == "68.8"
+    assert tables.summary_table([record]).rows[0][2] == "68.75 ± 19.45"
     over = {row.over: row for row in record.flatness}
     assert over["peft"].values == {"phi": 1.5} and over["peft"].spreads == pytest.approx({"phi": 0.5**0.5})
     assert over["head"].values == {"phi": 5.0} and over["head"].spreads == {"phi": None}

@@ -23,7 +23,7 @@ from zofc.methods import complete_recipe
 from zofc.recipe import Recipe, change_recipe, files, load_recipe, recipe_names
 from zofc.report.draw_matplotlib import picture
 from zofc.report.draw_plotly import own_page
-from zofc.report.drawing import Axis, Chart, Curve, Style, wrap_title
+from zofc.report.drawing import Axis, Chart, Curve, CurveStyle, wrap_title
 from zofc.report.grid import Grid
 from zofc.runfolder import Run, open_run
 from zofc.studies import export, figures, jobs, reproduce, tables
@@ -53,7 +53,7 @@ def of(study: Study, *titles: str) -> Study:
 
 
 def done(plan: reproduce.Plan, out: Path) -> dict[str, Grid]:
-    return reproduce.run(plan, out, 1, lambda text: None)
+    return reproduce.run_plan(plan, out, 1, lambda text: None)
 
 
 def stopping(monkeypatch: pytest.MonkeyPatch, name: str, at: int) -> None:
@@ -182,8 +182,8 @@ def test_several_studies_are_one_plan_whose_cells_are_worked_once(tmp_path: Path
 
 def test_a_study_without_a_column_on_the_data_is_refused_and_left_out_of_all() -> None:
     with pytest.raises(RecipeError, match="query-ablation has no column on pacs; it has cifar100, imagenet-r"):
-        reproduce.on([get_study("query-ablation")], ["pacs"])
-    assert [study.name for study in reproduce.on(list(STUDIES.values()), ["pacs"])] == ["main-table"]
+        reproduce.studies_on([get_study("query-ablation")], ["pacs"])
+    assert [study.name for study in reproduce.studies_on(list(STUDIES.values()), ["pacs"])] == ["main-table"]
 
 
 def test_small_rates_are_those_that_were_best_on_other_images() -> None:
@@ -208,10 +208,10 @@ def test_small_rates_are_those_that_were_best_on_other_images() -> None:
 
 def test_a_finished_run_that_was_damaged_is_named_with_what_to_do(tmp_path: Path, tiny_weights: Path) -> None:
     chosen = plan(tmp_path, tiny_weights, "placement-ablation")
-    reproduce.run(chosen, tmp_path / "out", 1, lambda text: None)
+    reproduce.run_plan(chosen, tmp_path / "out", 1, lambda text: None)
     (matrix,) = chosen.runs.glob("swapped-*/matrix.json")
     matrix.write_text("{}")
-    grid = reproduce.run(chosen, tmp_path / "out", 1, lambda text: None)["placement-ablation"]
+    grid = reproduce.run_plan(chosen, tmp_path / "out", 1, lambda text: None)["placement-ablation"]
     (warning,) = grid.warnings
     assert f"{matrix.parent}: matrix.json is no accuracy matrix" in warning and "remove the folder" in warning
 
@@ -239,13 +239,13 @@ def test_a_study_that_was_stopped_gives_the_same_table_and_shared_runs_are_run_o
     whole = plan(tmp_path / "a", tiny_weights, "placement-ablation", "augmentation-ablation")
     assert len(whole.distinct) == 3  # ZO-FC is in both
     told: list[str] = []
-    tables_of = reproduce.run(whole, tmp_path / "out", 1, told.append)
+    tables_of = reproduce.run_plan(whole, tmp_path / "out", 1, told.append)
     assert len(told) == 3 and not whole.open()
     part = plan(tmp_path / "b", tiny_weights, "placement-ablation")
-    reproduce.run(part, tmp_path / "part", 1, lambda text: None)
+    reproduce.run_plan(part, tmp_path / "part", 1, lambda text: None)
     later = plan(tmp_path / "b", tiny_weights, "placement-ablation", "augmentation-ablation")
     assert len(later.open()) == 1
-    again = reproduce.run(later, tmp_path / "later", 1, lambda text: None)
+    again = reproduce.run_plan(later, tmp_path / "later", 1, lambda text: None)
     assert again == tables_of
     for name in ("placement-ablation", "augmentation-ablation"):
         for form in ("md", "csv", "tex"):
@@ -369,7 +369,7 @@ def test_figures_are_drawn_in_every_format(tmp_path: Path, tiny_weights: Path) -
     few = [type(study)(study.name, study.title, study.shows, study.settings, lines) for study in
            (chosen.studies[0], get_study("accuracy-trends"))]  # fmt: skip
     both = reproduce.Plan(tuple(few), chosen.scale, (1, 2), chosen.datasets, chosen.changes, chosen.runs)
-    reproduce.run(both, tmp_path / "out", 1, lambda text: None)
+    reproduce.run_plan(both, tmp_path / "out", 1, lambda text: None)
     for study in few:
         for form in figures.FORMATS:
             path = tmp_path / "out" / "tiny" / study.name / f"cifar100-inc5.{form}"
@@ -429,9 +429,9 @@ def test_where_nothing_can_be_written_nothing_is_run(tmp_path: Path, tiny_weight
     chosen = plan(tmp_path, tiny_weights)
     told: list[str] = []
     with pytest.raises(RunError, match="choose another folder with --output"):
-        reproduce.run(chosen, tmp_path / "file", 1, told.append)
+        reproduce.run_plan(chosen, tmp_path / "file", 1, told.append)
     with pytest.raises(RunError, match="choose another folder with --runs"):
-        reproduce.run(replace(chosen, runs=tmp_path / "file"), tmp_path / "out", 1, told.append)
+        reproduce.run_plan(replace(chosen, runs=tmp_path / "file"), tmp_path / "out", 1, told.append)
     assert told == [] and not list(chosen.runs.glob("*/recipe.yaml"))
 
 
@@ -708,7 +708,7 @@ def test_flatness_of_a_run_that_fails_fails_with_it_and_nothing_is_run_twice(
     monkeypatch.setattr(jobs, "start_run", start_run)
     told: list[str] = []
     some = replace(chosen, studies=(replace(chosen.studies[0], lines=few),))
-    grid = reproduce.run(some, tmp_path / "out", 1, told.append)["flatness-curves"]
+    grid = reproduce.run_plan(some, tmp_path / "out", 1, told.append)["flatness-curves"]
     assert started == ["adapter-fo/cifar100-inc5", "zofc/cifar100-inc5"]
     assert [row[0] for row in grid.rows] == ["ZO-FC"] and len(told) == 4 and sum("failed" in line for line in told) == 2
     assert len(grid.warnings) == 1 and "training.memory" in grid.warnings[0]
@@ -718,7 +718,7 @@ def test_nothing_in_a_picture_lies_over_anything_else() -> None:
     rows = [{"line": title, "seed": seed, "flatness": {"peft": [(2, 0.1 * seed), (3, 0.2)]}}
             for title in ("Adapter + Cls., FO", "ZO-FC") for seed in (1, 2)]  # fmt: skip
     title = "Flatness of the old tasks' loss, first and zeroth order, over the adapter alone (imagenet-r-inc5, paper)"
-    chart = figures.flatness(title, rows, "peft", 0.005)
+    chart = figures.flatness_chart(title, rows, "peft", 0.005)
     first = chart.curves[0]
     assert (first.label, first.x) == ("Adapter + Cls., FO", (2, 3))
     assert first.y == (pytest.approx(0.15), 0.2) and first.spread == (pytest.approx(0.1 / 2**0.5), 0.0)
@@ -738,7 +738,7 @@ def test_nothing_in_a_picture_lies_over_anything_else() -> None:
 
 def test_a_method_has_one_colour_under_either_order_and_no_two_methods_look_alike() -> None:
     def looks(*lines: str) -> dict[str, tuple[str, str]]:
-        chart = figures.accuracy("title", [{"line": line, "over_time": [80.0, 60.0]} for line in lines])
+        chart = figures.accuracy_chart("title", [{"line": line, "over_time": [80.0, 60.0]} for line in lines])
         for line, curve in zip(picture(chart).axes[0].get_lines(), chart.curves, strict=True):
             zeroth = curve.label.endswith(", ZO")
             assert (line.get_linestyle() == "--") == (line.get_markerfacecolor() == "white") == zeroth
@@ -765,14 +765,14 @@ def test_a_title_is_cut_into_lines_of_about_the_same_length() -> None:
      (range(1, 41), [1, 5, 10, 15, 20, 25, 30, 35, 40]), (range(1, 70), [1, 10, 20, 30, 40, 50, 60, 69])],
 )  # fmt: skip
 def test_the_first_and_the_last_task_have_a_tick(tasks: range, expected: list[int]) -> None:
-    curve = Curve("one", tuple(tasks), (0.0,) * len(tasks), Style.of(0))
+    curve = Curve("one", tuple(tasks), (0.0,) * len(tasks), CurveStyle.of(0))
     assert Chart(Axis("tasks", whole=True), Axis("%"), (curve,)).ticks == expected
 
 
 def test_what_trains_nothing_is_a_level_beside_the_points_of_the_trade_off() -> None:
     rows = [{"line": "SimpleCIL", "all_classes": 36.0, "steps": 0, "peak_memory": 1},
             {"line": "ZO-FC", "all_classes": 31.0, "steps": 9, "peak_memory": 2**30}]  # fmt: skip
-    chart = figures.trade_off("title", rows)
+    chart = figures.trade_off_chart("title", rows)
     level, point = chart.curves
     assert (point.label, point.x, point.y) == ("ZO-FC", (1.0,), (31.0,))
     assert level.level and (level.label, level.y) == ("SimpleCIL (no steps)", (36.0,))

@@ -22,7 +22,7 @@ from zofc.errors import RunError
 from zofc.recipe import Recipe
 from zofc.report.live import GIVEN_UP, PATIENCE, Follower, RunView
 from zofc.report.terminal import shown, sparkline
-from zofc.report.watch import watch
+from zofc.report.watch import watch_run
 from zofc.runfolder import Run, newest_run
 from zofc.training.runs import start_run, train
 
@@ -100,7 +100,7 @@ def plainly(path: Path, steps: list[Callable[[], None]], **settings: Any) -> tup
     def sleep(seconds: float) -> None:
         next(waiting, _too_long)()
 
-    found = watch(path, console, clock=settings.pop("clock", lambda: START), sleep=sleep, **settings)
+    found = watch_run(path, console, clock=settings.pop("clock", lambda: START), sleep=sleep, **settings)
     return found, console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -347,7 +347,7 @@ def test_in_a_terminal_it_is_drawn_in_place(script: Script) -> None:
     script.start()
     console = Console(file=io.StringIO(), force_terminal=True, width=60, height=20)
     steps = iter([lambda: script.learn(0), lambda: script.learn(1), lambda: script.learn(2), script.finish])
-    assert watch(script.folder, console, clock=lambda: script.now, sleep=lambda seconds: next(steps)())
+    assert watch_run(script.folder, console, clock=lambda: script.now, sleep=lambda seconds: next(steps)())
     drawn = console.file.getvalue()  # type: ignore[attr-defined]
     assert "\x1b[2K" in drawn and "finished" in drawn.rpartition("\x1b[2K")[2]
     assert "2/3, 2 classes" in drawn and "about 23 s left" in drawn
@@ -361,7 +361,7 @@ def test_leaving_by_the_keyboard_is_no_error(script: Script) -> None:
 
     for terminal in (False, True):
         console = Console(file=io.StringIO(), force_terminal=terminal)
-        assert watch(script.folder, console, clock=lambda: script.now, sleep=interrupt)
+        assert watch_run(script.folder, console, clock=lambda: script.now, sleep=interrupt)
 
 
 def test_the_newest_run_of_a_folder_is_followed(tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_the_newest_run_of_a_folder_is_followed(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="expected a run folder"):
         newest_run(tmp_path / "c" / "recipe.yaml")
     with pytest.raises(RunError, match="no run folder there"):
-        watch(tmp_path / "nowhere", Console(file=io.StringIO()), once=True)
+        watch_run(tmp_path / "nowhere", Console(file=io.StringIO()), once=True)
 
 
 def test_a_folder_that_goes_away_is_missed(script: Script) -> None:
@@ -434,7 +434,7 @@ def test_a_run_that_nobody_is_at_makes_no_progress(script: Script) -> None:
     shown = []
     for seconds in (1, 20, 2 * GIVEN_UP[0]):
         console = Console(file=io.StringIO(), width=160)
-        assert watch(script.folder, console, once=True, clock=lambda later=seconds: script.now + later)
+        assert watch_run(script.folder, console, once=True, clock=lambda later=seconds: script.now + later)
         shown.append(console.file.getvalue())  # type: ignore[attr-defined]
     assert shown[0] == shown[1] and "training, but no process of this machine is at it" in shown[0]
     assert "≈" not in shown[0] and "left" not in shown[0]
@@ -451,7 +451,7 @@ def test_a_real_run_is_watched_while_it_trains(tiny_recipe: Make, tmp_path: Path
     def look() -> None:
         console = Console(file=io.StringIO(), width=100)
         begun.set()
-        said.append((watch(tmp_path / "runs", console, every=0.01), console.file.getvalue()))  # type: ignore[attr-defined]
+        said.append((watch_run(tmp_path / "runs", console, every=0.01), console.file.getvalue()))  # type: ignore[attr-defined]
 
     watcher = threading.Thread(target=look)
     watcher.start()

@@ -10,7 +10,10 @@ from typing import Annotated
 
 import typer
 
-from zofc.cli import analyse, cache, catalog, model, reproduce, run, show  # noqa: F401  (the order of `zofc --help`)
+# isort: off
+from zofc.cli import run, catalog, show, model, analyse, reproduce, cache  # noqa: F401  (as `zofc --help` lists them)
+# isort: on
+
 from zofc.cli.application import app, err, is_override, out, print_error
 from zofc.cli.run import DEFAULT_PAIR
 from zofc.errors import ZofcError

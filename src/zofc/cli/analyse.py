@@ -20,7 +20,7 @@ from zofc.cli.application import (
     out,
     progress,
     say,
-    write_json,
+    write_result,
 )
 
 
@@ -46,7 +46,7 @@ def diagnose(
         result = diagnose(recipe, task, batches, [int(word) for word in counts], on_progress).as_json()
     for part in diagnosis_tables(result):
         out.print(part, highlight=False)
-    write_json(output, result)
+    write_result(output, result)
 
 
 @app.command()
@@ -70,7 +70,7 @@ def cost(
         result = cost(recipe, steps, task, on_progress).as_json()
     for part in cost_tables(result):
         out.print(part, highlight=False)
-    write_json(output, result)
+    write_result(output, result)
 
 
 @app.command()

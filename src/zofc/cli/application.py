@@ -119,7 +119,7 @@ def check_writable(path: Path | None) -> None:
         ready_to_write(path)
 
 
-def write_json(path: Path | None, content: object) -> None:
+def write_result(path: Path | None, content: object) -> None:
     """Write a result where the user asked for it, if anywhere."""
     from zofc.runfolder import write_atomic
 
@@ -130,10 +130,10 @@ def write_json(path: Path | None, content: object) -> None:
 
 def finish_runs(paths: list[Path], page: Path) -> None:
     """The summary of the runs that a command trained, and their report page."""
-    from zofc.report import summary, write_report
+    from zofc.report import summary_table, write_report
     from zofc.runfolder import read_runs
 
     records = read_runs(paths)
-    out.print(summary(records))
+    out.print(summary_table(records))
     write_report(records, page)
     say(f"report: {page}")

@@ -19,7 +19,7 @@ from zofc.cli.application import (
     out,
     print_error,
     say,
-    write_json,
+    write_result,
 )
 from zofc.errors import ZofcError
 
@@ -115,4 +115,4 @@ def evaluate(
     }
     for table in evaluation_tables(content, result.confused()):
         out.print(table)
-    write_json(output, content)
+    write_result(output, content)

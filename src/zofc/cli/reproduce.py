@@ -58,20 +58,20 @@ def reproduce(
         if name not in DATASETS:
             raise RecipeError(f"--dataset: unknown data set '{name}'{nearest(name, DATASETS)}")
     at = get_scale(scale).faster() if fast else get_scale(scale)
-    chosen = tuple(dict.fromkeys(one for some in named for one in studies.on(some, datasets)))
+    chosen = tuple(dict.fromkeys(one for some in named for one in studies.studies_on(some, datasets)))
     plan = studies.Plan(chosen, at, tuple(range(FIRST_SEED, FIRST_SEED + seeds)), datasets, changes, runs)
     out.print(f"{plan.standing()}; scale {scale}: {plan.scale.says}")
     if dry_run:
         _print_plan(plan.open(), workers)
         return
     try:
-        grids = studies.run(plan, output, workers, lambda text: out.print(escape(text)))
+        grids = studies.run_plan(plan, output, workers, lambda text: out.print(escape(text)))
     except KeyboardInterrupt:  # between two runs
         raise Interrupted(STOPPED) from None
     for grid in grids.values():
         out.print()
         out.print(grid)
-    out.print(f"\ntables and figures are in {studies.place(output, at)}")
+    out.print(f"\ntables and figures are in {studies.output_folder(output, at)}")
     if any(grid.warnings for grid in grids.values()):
         raise typer.Exit(1)
 

@@ -24,14 +24,14 @@ OverSeed = Annotated[
 @app.command()
 def show(path: RunPath) -> None:
     """One run: settings, accuracy after each task, metrics and cost. Of a saved model, its tasks and classes."""
-    from zofc.report import compare, show
+    from zofc.report import comparison_table, matrix_table
     from zofc.runfolder import read_runs
 
     (record,) = read_runs([path])[:1]
-    matrix = show(record)
+    matrix = matrix_table(record)
     out.print(matrix)
     if not record.saved:
-        side = compare([record])
+        side = comparison_table([record])
         out.print(replace(side, warnings=tuple(text for text in side.warnings if text not in matrix.warnings)))
 
 
@@ -46,11 +46,11 @@ def compare(
 
     A run below a folder that cannot be read is left out with a warning.
     """
-    from zofc.report import compare, differences
+    from zofc.report import comparison_table, settings_table
     from zofc.runfolder import read_runs
 
     records = _merge(over, read_runs(paths, warn))
-    for grid in [compare(records), *([differences(records)] if settings else [])]:
+    for grid in [comparison_table(records), *([settings_table(records)] if settings else [])]:
         if len(records) > MOST_COLUMNS:
             grid = grid.transposed("run")
         if markdown:
@@ -99,7 +99,7 @@ def watch(
 
     Ends with status 0 if the run is finished, 1 if it was interrupted or killed; with --once, 0 if there is a run.
     """
-    from zofc.report.watch import watch
+    from zofc.report.watch import watch_run
 
-    if not watch(path, out, once):
+    if not watch_run(path, out, once):
         raise typer.Exit(1)

@@ -20,7 +20,7 @@ from zofc.errors import RunError
 from zofc.evidence.parts import spread
 from zofc.recipe import load_recipe
 from zofc.report import labels
-from zofc.report.draw_matplotlib import draw
+from zofc.report.draw_matplotlib import draw_panel
 from zofc.report.drawing import COLOURS
 from zofc.report.figures import accuracy_over_tasks
 from zofc.report.grid import Grid
@@ -118,7 +118,7 @@ def _draw_glyphs(axes: Axes, record: Run, seen: int = 1, shown: int = 3) -> None
 
 
 def _draw_accuracy(axes: Axes, records: Sequence[Run]) -> None:
-    draw(axes, accuracy_over_tasks(records))
+    draw_panel(axes, accuracy_over_tasks(records))
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.legend(frameon=False, handlelength=1.6)
     axes.set_title("Accuracy")

@@ -16,7 +16,7 @@ from zofc.errors import RunError
 from zofc.studies import costs
 from zofc.studies.catalogue import STUDIES
 from zofc.studies.settings import SETTINGS
-from zofc.studies.tables import curvature
+from zofc.studies.tables import curvature_means
 
 ResultRow = Mapping[str, Any]
 RowKey = tuple[str, str, int]  # line, setting, seed
@@ -138,7 +138,7 @@ def _phi(group: str, last: bool = False) -> RowNumber:
 
 
 def _curvature(key: str) -> RowNumber:
-    return lambda row: curvature(None, row).get(key) if "curvature" in row else None
+    return lambda row: curvature_means(None, row).get(key) if "curvature" in row else None
 
 
 ROW_NUMBERS: dict[str, RowNumber] = {

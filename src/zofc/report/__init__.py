@@ -3,14 +3,14 @@
 from zofc.report.labels import labels
 from zofc.report.page import write_report
 from zofc.report.seeds import over_seeds
-from zofc.report.tables import compare, differences, show, summary
+from zofc.report.tables import comparison_table, matrix_table, settings_table, summary_table
 
 __all__ = [
-    "compare",
-    "differences",
+    "comparison_table",
     "labels",
+    "matrix_table",
     "over_seeds",
-    "show",
-    "summary",
+    "settings_table",
+    "summary_table",
     "write_report",
 ]

@@ -25,7 +25,7 @@ def picture(panel: Panel) -> Figure:
 
     figure = Figure(figsize=_size(panel), layout="constrained")
     axes = figure.subplots()
-    lines = draw(axes, panel)
+    lines = draw_panel(axes, panel)
     if lines:
         labels = [str(line.get_label()) for line in lines]
         place, columns = ("right upper", 1)
@@ -44,7 +44,7 @@ def pictures(panels: Sequence[Panel], title: str) -> Figure:
     figure = Figure(figsize=(6 * len(panels), 4.8), layout="constrained")
     figure.suptitle(title, parse_math=False)
     for axes, panel in zip(figure.subplots(1, len(panels)), panels, strict=True):
-        draw(axes, panel)
+        draw_panel(axes, panel)
         if isinstance(panel, Chart):
             axes.legend(frameon=False)
     return figure
@@ -58,7 +58,7 @@ def encode(figure: Figure, form: str, dpi: int = 160) -> bytes:
     return content.getvalue()
 
 
-def draw(axes: Axes, panel: Panel) -> list[Line2D]:
+def draw_panel(axes: Axes, panel: Panel) -> list[Line2D]:
     """Draw a panel into axes; returns the lines of its curves, for a legend."""
     axes.set(xlabel=panel.x.label, ylabel=panel.y.label)
     if isinstance(panel, Chart):

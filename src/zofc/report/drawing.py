@@ -22,7 +22,7 @@ TITLE_WIDTH = 68  # letters in a line of a title, which has the width of the axe
 
 
 @dataclass(frozen=True)
-class Style:
+class CurveStyle:
     """How a curve looks in every library."""
 
     colour: str
@@ -31,7 +31,7 @@ class Style:
     hollow: bool = False
 
     @classmethod
-    def of(cls, number: int) -> Style:
+    def of(cls, number: int) -> CurveStyle:
         """The style of the series at this position; a number has the same one in every figure."""
         dash = DASHES[number // len(COLOURS) % len(DASHES)]
         return cls(COLOURS[number % len(COLOURS)], dash, MARKERS[number % len(MARKERS)])
@@ -44,7 +44,7 @@ class Curve:
     label: str
     x: tuple[float, ...]
     y: tuple[float | None, ...]
-    style: Style
+    style: CurveStyle
     spread: tuple[float | None, ...] = ()  # standard deviations of y
     level: bool = False  # one value of y for the whole width
     words: tuple[str, ...] = ()  # what pointing at each point shows

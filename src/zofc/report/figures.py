@@ -10,7 +10,7 @@ from typing import Any
 
 from zofc.metrics import AccuracyMatrix
 from zofc.report import draw_matplotlib
-from zofc.report.drawing import Axis, Chart, Curve, HeatMap, Style, Surface
+from zofc.report.drawing import Axis, Chart, Curve, CurveStyle, HeatMap, Surface
 from zofc.report.labels import named
 from zofc.runfolder import Run, ready_to_write, write_atomic
 from zofc.runfolder.run import Series
@@ -121,13 +121,13 @@ def _curve(number: int, label: str, x: tuple[float, ...], series: Series, words:
     for at, value, spread in zip(x, series.values, series.spreads or [None] * len(x), strict=True):
         deviation = "" if spread is None else f" ± {spread:{digits}}"
         texts.append("" if value is None else words.format(x=at, y=f"{value:{digits}}{deviation}"))
-    return Curve(label, x, series.values, Style.of(number), series.spreads, words=tuple(texts), number=number)
+    return Curve(label, x, series.values, CurveStyle.of(number), series.spreads, words=tuple(texts), number=number)
 
 
 def loss_landscape(line: Mapping[str, Any], plane: Mapping[str, Any]) -> tuple[Chart, Surface]:
     """Losses along the line between two states of a run, and over a plane through it."""
     curves = tuple(
-        Curve(f"images of {name}", tuple(line["positions"]), tuple(values), replace(Style.of(number), marker=""))
+        Curve(f"images of {name}", tuple(line["positions"]), tuple(values), replace(CurveStyle.of(number), marker=""))
         for number, (name, values) in enumerate(line["losses"].items())
     )
     x = Axis(f"position α between the two states, in units of ‖Δθ‖ = {line['distance']:.3g}")

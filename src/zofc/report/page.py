@@ -15,7 +15,7 @@ from markupsafe import Markup
 from zofc.errors import RunError
 from zofc.metrics import METRICS
 from zofc.report import figures, tables
-from zofc.report.drawing import COLOURS, DARK_COLOURS, Chart, HeatMap, Style
+from zofc.report.drawing import COLOURS, DARK_COLOURS, Chart, CurveStyle, HeatMap
 from zofc.report.grid import Grid
 from zofc.report.labels import named, placement, split
 from zofc.runfolder import Run, ready_to_write, write_atomic
@@ -33,7 +33,7 @@ SHAPES = {  # the markers of the figures as paths around (16, 7)
 
 
 @dataclass(frozen=True)
-class Section:
+class RunSection:
     """What the page says about one run."""
 
     label: str
@@ -82,7 +82,7 @@ def render(records: Sequence[Run], title: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    summary, compare = tables.summary(records), tables.compare(records)
+    summary, compare = tables.summary_table(records), tables.comparison_table(records)
     flatness = {f"flatness-{number}": chart for number, chart in enumerate(figures.flatness_over_tasks(records))}
     return environment.get_template("page.html.j2").render(
         title=title,
@@ -90,7 +90,7 @@ def render(records: Sequence[Run], title: str) -> str:
         runs=sum(len(record.paths) for record in records),
         summary=summary,
         compare=replace(compare, warnings=tuple(w for w in compare.warnings if w not in summary.warnings)),
-        differences=tables.differences(records),
+        differences=tables.settings_table(records),
         metrics=list(METRICS.values()),
         flatness=flatness,
         radii=sorted({row.rho for record in records for row in record.flatness if row.rho is not None}),
@@ -108,11 +108,11 @@ def _ours(name: str) -> str:
     return files("zofc.report").joinpath(name).read_text("utf-8")
 
 
-def _sections(records: Sequence[Run]) -> list[Section]:
+def _sections(records: Sequence[Run]) -> list[RunSection]:
     spent = [(record.train_seconds, record.evaluate_seconds) for record in records]
     longest = max((value for pair in spent for value in pair if value is not None), default=0.0)
     return [
-        Section(
+        RunSection(
             label=label,
             swatch=_swatch(number),
             folders=tuple(map(str, record.paths)),
@@ -122,7 +122,7 @@ def _sections(records: Sequence[Run]) -> list[Section]:
             times=tuple(
                 Time(format_duration(value), value, (value or 0.0) / (longest or 1.0)) for value in spent[number]
             ),
-            matrix=replace(tables.show(record), warnings=()),  # these stand below the summary
+            matrix=replace(tables.matrix_table(record), warnings=()),  # these stand below the summary
             figure=f"matrix-{number}" if record.matrix else None,
             recipe=yaml.safe_dump(dict(record.settings), sort_keys=False, allow_unicode=True),
             environment={key: str(value) for key, value in flatten(record.environment).items()},
@@ -132,12 +132,12 @@ def _sections(records: Sequence[Run]) -> list[Section]:
 
 
 def _about(record: Run) -> str:
-    return f"{tables.method(record)}: {placement(record)}"
+    return f"{tables.method_label(record)}: {placement(record)}"
 
 
 def _swatch(run: int) -> Markup:
     """A bit of the run's line with its marker, as the figures draw it."""
-    style = Style.of(run)
+    style = CurveStyle.of(run)
     return Markup(
         '<svg class="swatch" viewBox="0 0 32 14" width="32" height="14" aria-hidden="true" style="color:{}">'
         '<path d="M0 7h32" fill="none" stroke="currentColor" stroke-width="2" stroke-dasharray="{}"/>'
@@ -148,7 +148,7 @@ def _swatch(run: int) -> Markup:
 def _runs(records: Sequence[Run]) -> list[dict[str, Any]]:
     """What pointing at a run shows and the field finds: its recipe in short, first what all recipes have, then where
     these differ."""
-    differing = tables.differences(records).rows if len(records) > 1 else ()
+    differing = tables.settings_table(records).rows if len(records) > 1 else ()
     found = []
     for number, label, record in named(records):
         recipe = [

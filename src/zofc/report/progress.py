@@ -16,7 +16,7 @@ from zofc.runfolder.events import Event
 TIME = 8  # letters of the time left, with the gap before it
 
 
-class Step(Protocol):
+class StepProgress(Protocol):
     """What the display needs to know after a training step."""
 
     @property
@@ -79,7 +79,7 @@ class Display:
             case "notice":
                 self._say(f"[yellow]note[/]: {escape(event['text'])}")
 
-    def step(self, status: Step) -> None:
+    def step(self, status: StepProgress) -> None:
         if self.live is None or self.bar is None:
             return
         rate = (status.step - self.first_step) / max(time.monotonic() - self.started, 1e-9)

@@ -15,7 +15,7 @@ from zofc.runfolder import Run
 from zofc.runfolder.nested import flatten
 from zofc.units import NONE, format_bytes, format_count, format_duration, format_percent, format_signed
 
-SHOWN = ("all_classes", "forgetting", "last_task")
+SUMMARY_METRICS = ("all_classes", "forgetting", "last_task")
 
 MARKS = {"avg": "¹", "last": "²", "fgt": "³"}  # footnotes of the paper's words
 SLICES = {  # settings of the data that leave less, more or other than the paper's, and how to say so
@@ -28,7 +28,7 @@ SLICES = {  # settings of the data that leave less, more or other than the paper
 }
 
 
-def method(record: Run) -> str:
+def method_label(record: Run) -> str:
     """The method, with what sets the run apart from a usual one: `adapter (joint)`."""
     apart = {
         "joint": record.setting("data.joint") is True,
@@ -42,16 +42,16 @@ def method(record: Run) -> str:
 # -- what is shown -------------------------------------------------------------------------------------------
 
 
-def summary(records: Sequence[Run]) -> Grid:
+def summary_table(records: Sequence[Run]) -> Grid:
     """One row a run: its data where they differ, placement, accuracies, cost."""
     data = len({split(record) for record in records}) > 1
-    headers = ("run", *["data"] * data, "method and placement", *(_heading(name) for name in SHOWN))
+    headers = ("run", *["data"] * data, "method and placement", *(_heading(name) for name in SUMMARY_METRICS))
     rows = tuple(
         (
             label,
             *[split(record)] * data,
-            f"{method(record)}: {placement(record)}",
-            *(_score(record, name) for name in SHOWN),
+            f"{method_label(record)}: {placement(record)}",
+            *(_score(record, name) for name in SUMMARY_METRICS),
             format_bytes(record.peak_memory),
             format_duration(record.train_seconds),
             format_count(_trained(record)),
@@ -60,7 +60,7 @@ def summary(records: Sequence[Run]) -> Grid:
     )
     keys = tuple(
         (
-            *(record.scores[name] for name in SHOWN),
+            *(record.scores[name] for name in SUMMARY_METRICS),
             record.peak_memory,
             record.train_seconds,
             _trained(record),
@@ -77,7 +77,7 @@ def summary(records: Sequence[Run]) -> Grid:
     )
 
 
-def show(record: Run) -> Grid:
+def matrix_table(record: Run) -> Grid:
     """The accuracy matrix of one run: a row after each task, a column for each task's classes. Of a saved model, these
     classes."""
     if record.saved:
@@ -97,17 +97,17 @@ def show(record: Run) -> Grid:
 
 def _learned(record: Run) -> Grid:
     rows = ((str(number), ", ".join(names)) for number, names in enumerate(record.learned, 1))
-    made = f"{method(record)}: {placement(record)}; backbone {record.setting('backbone.name')}"
+    made = f"{method_label(record)}: {placement(record)}; backbone {record.setting('backbone.name')}"
     title = f"{record.title}: a saved model ({made}) of {sum(map(len, record.learned))} classes"
     notes = ("Measure it on images: zofc evaluate; name their classes: zofc predict.",)
     return Grid(("task", "classes"), tuple(rows), title, notes, names=2)
 
 
-def compare(records: Sequence[Run]) -> Grid:
+def comparison_table(records: Sequence[Run]) -> Grid:
     """Runs side by side, and ours minus the paper's where a recipe names the numbers it reproduces."""
     means = _means(records)
     about = [
-        ("method", *map(method, records)),
+        ("method", *map(method_label, records)),
         ("placement", *(placement(record) for record in records)),
         ("data", *(split(record) for record in records)),
         ("backbone", *(str(record.setting("backbone.name") or NONE) for record in records)),
@@ -127,7 +127,7 @@ def compare(records: Sequence[Run]) -> Grid:
     return _beside_paper(grid, records) if any(record.setting("paper") for record in records) else grid
 
 
-def differences(records: Sequence[Run]) -> Grid:
+def settings_table(records: Sequence[Run]) -> Grid:
     """The settings in which the runs differ."""
     recipes = [flatten({key: value for key, value in record.settings.items() if key != "paper"}) for record in records]
     keys = dict.fromkeys(key for recipe in recipes for key in recipe if key not in ("name", "title"))

@@ -21,7 +21,7 @@ from zofc.units import format_bytes, format_duration
 BLOCKS = "▁▂▃▄▅▆▇█"
 LABEL = 9  # letters of the left column
 ENDLESS = 10_000  # lines or letters, where there is no terminal to fit into
-Line = tuple[str, RenderableType]
+LabelledLine = tuple[str, RenderableType]
 
 
 def shown(follower: Follower, width: int, height: int, now: float) -> RenderableType:
@@ -51,12 +51,12 @@ def shown(follower: Follower, width: int, height: int, now: float) -> Renderable
     return Group(title, table, *below)
 
 
-def _progress(view: RunView, room: int, now: float) -> list[Line]:
+def _progress(view: RunView, room: int, now: float) -> list[LabelledLine]:
     if view.number < 0:
         return []
     task, classes = view.task, view.task.get("classes")
     of_what = f", {len(classes)} classes, {task.get('images', '?')} images" if isinstance(classes, list) else ""
-    lines: list[Line] = [("task", f"{view.number + 1}/{view.tasks}{of_what}")]
+    lines: list[LabelledLine] = [("task", f"{view.number + 1}/{view.tasks}{of_what}")]
     if view.steps and not view.over and view.status != "between tasks":
         step = view.guessed_step(now)
         epoch = min(step // max(view.per_epoch, 1) + 1, int(task["epochs"]))
@@ -71,7 +71,7 @@ def _progress(view: RunView, room: int, now: float) -> list[Line]:
     return lines
 
 
-def _curves(view: RunView, room: int) -> list[Line]:
+def _curves(view: RunView, room: int) -> list[LabelledLine]:
     """Loss and training accuracy of the latest epoch, and over all of them."""
     if not view.epochs:
         return []
@@ -83,9 +83,9 @@ def _curves(view: RunView, room: int) -> list[Line]:
     ]
 
 
-def _accuracies(view: RunView, room: int, most: int) -> list[Line]:
+def _accuracies(view: RunView, room: int, most: int) -> list[LabelledLine]:
     """A row of test accuracies after each task, the latest ones if there is no room for all."""
-    found: list[Line] = []
+    found: list[LabelledLine] = []
     used = 0
     for number in sorted(view.rows, reverse=True):
         text = accuracy_row(view.rows[number], room)
@@ -96,10 +96,10 @@ def _accuracies(view: RunView, room: int, most: int) -> list[Line]:
     return found
 
 
-def _rest(view: RunView, now: float) -> list[Line]:
+def _rest(view: RunView, now: float) -> list[LabelledLine]:
     left = view.left(now)
     ahead = "" if left is None else f", about {format_duration(left)} left"
-    lines: list[Line] = [("time", f"{format_duration(view.elapsed(now))}{ahead}")]
+    lines: list[LabelledLine] = [("time", f"{format_duration(view.elapsed(now))}{ahead}")]
     if view.peak_memory:
         lines.append(("memory", f"{format_bytes(view.peak_memory)} at most, in a step"))
     if view.notice:

@@ -17,7 +17,7 @@ from zofc.report.terminal import ENDLESS, describe, shown
 from zofc.runfolder import Run, newest_run
 
 
-def watch(
+def watch_run(
     path: Path,
     console: Console,
     once: bool = False,

@@ -2,42 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from zofc.metrics import mean_and_spread
 from zofc.report.draw_matplotlib import encode, picture
-from zofc.report.drawing import GREY, INK, Axis, Chart, Curve, Style
+from zofc.report.drawing import GREY, INK, Axis, Chart, Curve, CurveStyle
 from zofc.runfolder import write_atomic
+from zofc.studies.jobs import Row
 from zofc.units import GIB
 
-METHODS = (  # in the order of their styles, the same in every figure
+METHOD_ORDER = (  # in the order of their styles, the same in every figure
     "SimpleCIL", "Learnable Cls.", "Adapter + Cls.", "LAE Adapter", "L2P", "CODA-Prompt", "APER Adapter", "EASE",
     "InfLoRA",
 )  # fmt: skip
 OURS = "ZO-FC"  # in black
 FORMATS = ("png", "pdf", "html")
-TASKS = Axis("tasks learned", whole=True)
-Row = Mapping[str, Any]
-Points = Iterable[tuple[int, float | None]]  # after which task, and the value there
+TASK_AXIS = Axis("tasks learned", whole=True)
+TaskValues = Iterable[tuple[int, float | None]]  # after which task, and the value there
 
 
-def accuracy(title: str, rows: Sequence[Row]) -> Chart:
+def accuracy_chart(title: str, rows: Sequence[Row]) -> Chart:
     """Accuracy on all classes seen after each task, by method."""
     y = Axis("accuracy on all classes seen (%)")
     return _over_tasks(title, y, rows, lambda row: enumerate(row["over_time"], 1))
 
 
-def flatness(title: str, rows: Sequence[Row], over: str, rho: float) -> Chart:
+def flatness_chart(title: str, rows: Sequence[Row], over: str, rho: float) -> Chart:
     """Φ of the old tasks' loss after each task, by method."""
     y = Axis(f"Φ of the old tasks' loss at ρ = {rho:g} (1 / distance)")
     return _over_tasks(title, y, rows, lambda row: row["flatness"].get(over) or ())
 
 
-def curvature(title: str, rows: Sequence[Row], over: str) -> Chart:
+def curvature_chart(title: str, rows: Sequence[Row], over: str) -> Chart:
     """The largest eigenvalue of the old tasks' Hessian, by method."""
     y = Axis("largest eigenvalue of the old tasks' Hessian (nats / distance²)")
     return _over_tasks(
@@ -45,7 +44,7 @@ def curvature(title: str, rows: Sequence[Row], over: str) -> Chart:
     )
 
 
-def trade_off(title: str, rows: Sequence[Row]) -> Chart:
+def trade_off_chart(title: str, rows: Sequence[Row]) -> Chart:
     """Peak memory of a step against the accuracy on all classes at the end: a point for each method, and a level for
     what trains nothing."""
     points, levels = [], []
@@ -53,14 +52,14 @@ def trade_off(title: str, rows: Sequence[Row]) -> Chart:
         value, spread = _mean([row["all_classes"] for row in mine])
         if mine[0]["steps"]:
             memory, _ = _mean([row["peak_memory"] / GIB for row in mine])
-            points.append(Curve(name, (memory,), (value,), Style(INK), (spread,) if spread else ()))
+            points.append(Curve(name, (memory,), (value,), CurveStyle(INK), (spread,) if spread else ()))
         else:
-            levels.append(Curve(f"{name} (no steps)", (), (value,), Style(GREY, "dot"), level=True))
+            levels.append(Curve(f"{name} (no steps)", (), (value,), CurveStyle(GREY, "dot"), level=True))
     x, y = Axis("peak memory of a training step (GiB)"), Axis("accuracy on all classes at the end (%)")
     return Chart(x, y, (*levels, *_styled(points)), title, joined=False)
 
 
-def save(chart: Chart, stem: Path) -> list[Path]:
+def save_chart(chart: Chart, stem: Path) -> list[Path]:
     """The chart in every format."""
     from zofc.report.draw_plotly import own_page
 
@@ -70,7 +69,7 @@ def save(chart: Chart, stem: Path) -> list[Path]:
     return paths
 
 
-def _over_tasks(title: str, y: Axis, rows: Sequence[Row], read: Callable[[Row], Points]) -> Chart:
+def _over_tasks(title: str, y: Axis, rows: Sequence[Row], read: Callable[[Row], TaskValues]) -> Chart:
     """A curve for each method, the mean of its seeds after each task."""
     curves = []
     for name, mine in _by_line(rows).items():
@@ -80,8 +79,8 @@ def _over_tasks(title: str, y: Axis, rows: Sequence[Row], read: Callable[[Row], 
                 values.setdefault(task, []).append(value)
         if values:
             means, spreads = zip(*map(_mean, values.values()), strict=True)
-            curves.append(Curve(name, tuple(values), means, Style(INK), spreads if any(spreads) else ()))
-    return Chart(TASKS, y, _styled(curves), title)
+            curves.append(Curve(name, tuple(values), means, CurveStyle(INK), spreads if any(spreads) else ()))
+    return Chart(TASK_AXIS, y, _styled(curves), title)
 
 
 def _by_line(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -103,13 +102,13 @@ def _mean(values: Sequence[float]) -> tuple[float, float]:
 def _styled(curves: Sequence[Curve]) -> tuple[Curve, ...]:
     """Both orders of a method share colour and marker, drawn solid and filled, or dashed and hollow; ours is black."""
     methods = [curve.label.removesuffix(", FO").removesuffix(", ZO") for curve in curves]
-    numbers = {method: number for number, method in enumerate(METHODS) if method in methods}
+    numbers = {method: number for number, method in enumerate(METHOD_ORDER) if method in methods}
     free = (number for number in count() if number not in numbers.values())
-    numbers |= {method: next(free) for method in dict.fromkeys(methods) if method not in (*METHODS, OURS)}
+    numbers |= {method: next(free) for method in dict.fromkeys(methods) if method not in (*METHOD_ORDER, OURS)}
     styled = []
     for curve, method in zip(curves, methods, strict=True):
         zeroth = curve.label.endswith(", ZO")
-        own = Style(INK) if method == OURS else Style.of(numbers[method])
+        own = CurveStyle(INK) if method == OURS else CurveStyle.of(numbers[method])
         style = replace(own, dash="dash" if zeroth else "solid", hollow=zeroth)
         styled.append(replace(curve, style=style))
     return tuple(styled)

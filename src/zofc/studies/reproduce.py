@@ -63,7 +63,7 @@ class Plan:
         return "; ".join(words) or "no runs"
 
 
-def on(studies: Sequence[Study], datasets: Sequence[str]) -> tuple[Study, ...]:
+def studies_on(studies: Sequence[Study], datasets: Sequence[str]) -> tuple[Study, ...]:
     """Those of the studies that have a column on one of the data sets; there must be one."""
     found = tuple(study for study in studies if study.columns(datasets))
     if not found:
@@ -76,9 +76,9 @@ def on(studies: Sequence[Study], datasets: Sequence[str]) -> tuple[Study, ...]:
 # -- running, and what comes of it -----------------------------------------------------------------------------------
 
 
-def run(plan: Plan, out: Path, workers: int, on_progress: OnProgress) -> dict[str, Grid]:
+def run_plan(plan: Plan, out: Path, workers: int, on_progress: OnProgress) -> dict[str, Grid]:
     """Job what is left of a plan, then write every study's outputs below `out`; its tables by name."""
-    for folder, option in ((plan.runs, "--runs"), (place(out, plan.scale), "--output")):
+    for folder, option in ((plan.runs, "--runs"), (output_folder(out, plan.scale), "--output")):
         ready_to_write(folder / "any", f"; choose another folder with {option}")  # else its work would be lost
     distinct = plan.distinct
     wanted = {study.name: [(cell, cell.name(plan.runs)) for cell in plan.cells(study)] for study in plan.studies}
@@ -92,13 +92,13 @@ def run(plan: Plan, out: Path, workers: int, on_progress: OnProgress) -> dict[st
             plan,
             study,
             [{**rows[name], **cell.labels} for cell, name in wanted[study.name]],
-            place(out, plan.scale) / study.name,
+            output_folder(out, plan.scale) / study.name,
         )
         for study in plan.studies
     }
 
 
-def place(out: Path, scale: Scale) -> Path:
+def output_folder(out: Path, scale: Scale) -> Path:
     """Where the outputs of a scale lie."""
     return out / f"{scale.name}{'-fast' * scale.fast}"
 
@@ -116,7 +116,7 @@ def _write(plan: Plan, study: Study, rows: Sequence[Row], folder: Path) -> Grid:
     write_atomic(folder / "table.csv", export.as_csv(study.name, scale, tables.numbers(study, rows, columns)))
     write_atomic(folder / "table.tex", export.as_latex(grid, columns, tables.measures(study)))
     charts = draw_study(study, scale, rows, columns)
-    drawn = [path for name, chart in charts for path in figures.save(chart, folder / name)]
+    drawn = [path for name, chart in charts for path in figures.save_chart(chart, folder / name)]
     for old in (path for form in figures.FORMATS for path in folder.glob(f"*.{form}")):
         if old not in drawn:
             old.unlink()
@@ -136,17 +136,17 @@ def _charts(study: Study, scale: Scale, rows: Sequence[Row], setting: str) -> It
     where = f"({setting}, scale {scale.label})"
     title = f"{study.title} {where}"
     if study.shows == "trade-off":
-        yield setting, figures.trade_off(title, rows)
+        yield setting, figures.trade_off_chart(title, rows)
     elif study.shows == "curves" and not study.panels:
-        yield setting, figures.accuracy(title, rows)
+        yield setting, figures.accuracy_chart(title, rows)
     elif study.shows == "curves":
         for panel in study.panels:
             titles = {line.title for line in panel.lines}
             mine = [row for row in rows if row["line"] in titles]
-            yield f"{setting}-{panel.name}", figures.accuracy(f"{study.title}, {panel.says} {where}", mine)
+            yield f"{setting}-{panel.name}", figures.accuracy_chart(f"{study.title}, {panel.says} {where}", mine)
     elif study.shows == "flatness":
-        for over, words in tables.SETS.items():
+        for over, words in tables.SET_TITLES.items():
             title = f"{study.title}, {words} {where}"
-            yield f"{setting}-{over.replace('+', '-')}", figures.flatness(title, rows, over, scale.flatness.rho)
+            yield f"{setting}-{over.replace('+', '-')}", figures.flatness_chart(title, rows, over, scale.flatness.rho)
     elif study.shows == "curvature":
-        yield setting, figures.curvature(title, rows, "peft")
+        yield setting, figures.curvature_chart(title, rows, "peft")

@@ -25,10 +25,10 @@ SPELLED = {  # metric, and what the paper's tables call it
     "forgetting": "forgetting, points (fgt)",
 }
 MEMORY = {"gigabytes": "peak memory of a step, GiB"}
-SETS = {"peft": "over the adapter alone", "peft+head": "over adapter and head"}
+SET_TITLES = {"peft": "over the adapter alone", "peft+head": "over adapter and head"}
 FLATNESS = {
     f"{which} {over}": f"Φ {words}, {when}"
-    for over, words in SETS.items()
+    for over, words in SET_TITLES.items()
     for which, when in (("last", "after the last task"), ("mean", "mean over tasks"))
 }
 CURVATURE = {
@@ -50,7 +50,7 @@ MEASURES = {
     "trade-off": {**MEMORY, "all_classes": SPELLED["all_classes"]},
 }
 EXECUTED, FORMULA = ": executed", ": formula"  # what the titles of the rows of operations end with
-DIGITS = {"gigabytes": ".3f", "seconds": ".3f"} | dict.fromkeys(costs.OPERATION_HEADINGS, ".4g")
+NUMBER_FORMATS = {"gigabytes": ".3f", "seconds": ".3f"} | dict.fromkeys(costs.OPERATION_HEADINGS, ".4g")
 SIGNIFICANT = {*FLATNESS, *CURVATURE}  # of any size, so with as many significant digits
 
 
@@ -82,7 +82,7 @@ class Number:
         mean, spread = self.mean, self.spread
         shown = NONE
         if mean is not None:
-            form = _significant(mean) if self.metric in SIGNIFICANT else DIGITS.get(self.metric, ".2f")
+            form = _significant(mean) if self.metric in SIGNIFICANT else NUMBER_FORMATS.get(self.metric, ".2f")
             shown = format(mean, form) + ("" if spread is None else f" ± {spread:{form}}")
             shown += f" ({len(self.values)} of {self.seeds} seeds)" * (len(self.values) < self.seeds)
         if self.printed is None:
@@ -156,8 +156,8 @@ def _ways(study: Study, rows: CostRows) -> dict[str, LineValues]:
         counts: dict[str, LineValues] = {EXECUTED: costs.executed, FORMULA: costs.by_formula}
         return {way: costs.beside_first_order(count, study, rows) for way, count in counts.items()}
     ways: dict[str, LineValues] = {
-        "memory": costs.most_memory, "runtime": costs.time_and_memory, "flatness": _flatness, "curvature": curvature,
-        "trade-off": _trade_off,
+        "memory": costs.most_memory, "runtime": costs.time_and_memory, "flatness": _flatness,
+        "curvature": curvature_means, "trade-off": _trade_off,
     }  # fmt: skip
     return {"": ways.get(study.shows, _metrics)}
 
@@ -182,7 +182,7 @@ def _flatness(_line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def curvature(_line: StudyLine | None, row: Mapping[str, Any]) -> dict[str, float]:
+def curvature_means(_line: StudyLine | None, row: Mapping[str, Any]) -> dict[str, float]:
     """Means over the states that were measured, and of forgetting over the steps from them to the next task that moved
     something; of these the least slack of the bound, and the median share."""
     states = row["curvature"].get("peft") or []
