@@ -20,8 +20,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from zofc.analysis import landscape
 from zofc.analysis.curvature import forms, probes, spectrum, trace
 from zofc.analysis.flatness import forgetting, random_score, sam_score, smoothed
-from zofc.analysis.kept_run import KeptRun, again, parameters, task_losses
-from zofc.analysis.run_flatness import Settings, measure
+from zofc.analysis.kept_run import KeptRun, parameters, repeat_task, task_losses
+from zofc.analysis.run_flatness import FlatnessSettings, measure_flatness
 from zofc.analysis.surface import BatchedLoss, Point, difference, dot, moved, norm
 from zofc.errors import RunError
 from zofc.methods.adapter import AdapterClassifier
@@ -38,7 +38,7 @@ from zofc.training.runs import start_run, train
 Make = Callable[..., Recipe]
 SHAPES = {"a": (3, 2), "b": (4,)}
 SIZE = 10
-QUICK = Settings(images=2, directions=3, probes=2, products=6, batch=8)
+QUICK = FlatnessSettings(images=2, directions=3, probes=2, products=6, batch=8)
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
@@ -253,10 +253,10 @@ def test_an_old_task_is_asked_with_the_loss_it_was_trained_with(learned: Adapter
     features = learned.features({}, learned.prepare(images))
     own = learned.head.logits({}, features, [1]).log_softmax(-1)
     alone = -own[torch.arange(6), labels - 2].mean()
-    assert torch.allclose(again(learned, 2, 3, "own").loss({}, features, labels), alone)
+    assert torch.allclose(repeat_task(learned, 2, 3, "own").loss({}, features, labels), alone)
     every = learned.head.logits({}, features, [0, 1]).log_softmax(-1)  # all that had been learned by then
     assert torch.allclose(
-        again(learned, 2, 2, "all").loss({}, features, labels), -every[torch.arange(6), labels].mean()
+        repeat_task(learned, 2, 2, "all").loss({}, features, labels), -every[torch.arange(6), labels].mean()
     )
     assert learned.tasks == [range(0, 2), range(2, 4), range(4, 6)] and learned.recipe.method.mask
 
@@ -296,12 +296,12 @@ def test_a_run_without_its_tasks_is_told_how_to_keep_them(tiny_recipe: Make, tmp
     (folder.path / "tasks").mkdir()
     (folder.path / "tasks" / "01.safetensors").write_bytes(b"no tensors")
     with pytest.raises(RunError, match=r"01\.safetensors cannot be read"):
-        KeptRun(folder.path).method(1)
+        KeptRun(folder.path).method_after(1)
 
 
 def test_a_kept_run_is_measured_after_each_task(kept: Run) -> None:
     run = KeptRun(kept.path)
-    found = measure(run, QUICK, [])
+    found = measure_flatness(run, QUICK, [])
     assert list(found.by_set) == ["peft", "peft+head"] and found.images == {1: 4, 2: 4, 3: 4}
     for name, entries in found.by_set.items():
         assert [entry.task for entry in entries] == [1, 2, 3]
@@ -323,8 +323,8 @@ def test_a_kept_run_is_measured_after_each_task(kept: Run) -> None:
 
 def test_what_is_not_asked_for_is_not_measured_and_the_score_is_the_same(kept: Run) -> None:
     run, few = KeptRun(kept.path), replace(QUICK, directions=0, probes=0, products=0)
-    for name, entries in measure(run, few, []).by_set.items():
-        for entry, whole in zip(entries, measure(run, QUICK, []).by_set[name], strict=True):
+    for name, entries in measure_flatness(run, few, []).by_set.items():
+        for entry, whole in zip(entries, measure_flatness(run, QUICK, []).by_set[name], strict=True):
             assert (entry.last, entry.old) == (whole.last, whole.old)
             assert (entry.random, entry.spectrum, entry.trace, entry.smoothed, entry.forgetting) == (
                 (),
@@ -341,22 +341,26 @@ def test_every_so_many_tasks_are_counted_by_their_numbers(kept: Run) -> None:
     run = KeptRun(kept.path)
     tasks = list(run.kept)
     few = replace(QUICK, over=("head",), probes=0, products=0, directions=0)
-    found = measure(run, replace(few, every=2), []).by_set["head"]
+    found = measure_flatness(run, replace(few, every=2), []).by_set["head"]
     assert [entry.task for entry in found] == [task for task in tasks if task % 2 == 0]
     del run.kept[1]  # as of a run that went on from another
-    found = measure(run, replace(few, every=2), []).by_set["head"]
+    found = measure_flatness(run, replace(few, every=2), []).by_set["head"]
     assert [entry.task for entry in found] == [task for task in tasks if task % 2 == 0]
     with pytest.raises(RunError, match=r"every: none of the kept tasks \(2, 3\) is a multiple of 50"):
-        measure(run, replace(few, every=50), [], on_progress=lambda text: pytest.fail(f"before it is refused: {text}"))
+        measure_flatness(
+            run, replace(few, every=50), [], on_progress=lambda text: pytest.fail(f"before it is refused: {text}")
+        )
 
 
 def test_the_first_order_run_of_a_head_alone_is_measured_over_it(tiny_recipe: Make, tmp_path: Path) -> None:
     run = KeptRun(kept_run(tiny_recipe, tmp_path, "classifier-fo/base").path)
-    assert list(measure(run, QUICK, []).by_set) == ["head"]
+    assert list(measure_flatness(run, QUICK, []).by_set) == ["head"]
     with pytest.raises(RunError, match="has no peft; measure it over head"):
-        measure(run, Settings(over=("peft",)), [])
-    every = measure(run, Settings(over=("head",), rows="all", split="train", images=2, products=3, probes=1), [])
-    own = measure(run, Settings(over=("head",), split="train", images=2, products=3, probes=1), [])
+        measure_flatness(run, FlatnessSettings(over=("peft",)), [])
+    every = measure_flatness(
+        run, FlatnessSettings(over=("head",), rows="all", split="train", images=2, products=3, probes=1), []
+    )
+    own = measure_flatness(run, FlatnessSettings(over=("head",), split="train", images=2, products=3, probes=1), [])
     for seen, alone in zip(every.by_set["head"][1:], own.by_set["head"][1:], strict=True):
         assert seen.old is not None and alone.old is not None
         assert seen.old.loss > alone.old.loss  # more classes to be mistaken for
@@ -373,7 +377,7 @@ def test_other_methods_are_measured_with_their_own_loss(tiny_recipe: Make, tmp_p
     folder = start_run(recipe, tmp_path)
     train(folder)
     notices: list[str] = []
-    found = measure(KeptRun(folder.path), QUICK, notices)
+    found = measure_flatness(KeptRun(folder.path), QUICK, notices)
     entry = found.by_set["peft"][1]
     assert entry.old is not None and entry.old.gradient > 0
     assert any("batches" in text for text in notices) == (name == "l2p-fo")
@@ -381,7 +385,7 @@ def test_other_methods_are_measured_with_their_own_loss(tiny_recipe: Make, tmp_p
 
 def test_old_domains_are_asked_under_the_rows_that_all_domains_share(tiny_recipe: Make, tmp_path: Path) -> None:
     domains = ["data.source=glyphs:domains=ink+neon", "data.by=domain", "training.recompute=true"]
-    found = measure(KeptRun(kept_run(tiny_recipe, tmp_path, "zofc/base", *domains).path), QUICK, [])
+    found = measure_flatness(KeptRun(kept_run(tiny_recipe, tmp_path, "zofc/base", *domains).path), QUICK, [])
     (first, second) = found.by_set["peft+head"]
     assert first.forgetting is not None and second.old is not None
     assert first.forgetting.over.change == pytest.approx(first.forgetting.whole, abs=1e-12)
@@ -408,7 +412,7 @@ def test_what_has_no_old_task_loss_is_refused(tiny_recipe: Make, tmp_path: Path,
 @pytest.mark.parametrize("wrong", [{"rho": 0.0}, {"over": ("peftt",)}, {"rows": "old"}, {"split": "both"}])
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(RunError, match=f"{next(iter(wrong))}: expected"):
-        Settings(**wrong)  # type: ignore[arg-type]
+        FlatnessSettings(**wrong)  # type: ignore[arg-type]
 
 
 # -- landscapes ------------------------------------------------------------------------------------------------------
@@ -455,7 +459,9 @@ def test_the_picture_of_a_run_is_a_png(kept: Run, tmp_path: Path, through: bool)
     drawn = encode(pictures(loss_landscape(asdict(lines), asdict(plane)), "a run"), "png")
     with Image.open(io.BytesIO(drawn)) as picture:
         assert picture.width > 1000
-    state = measure(run, Settings(over=("peft+head",), images=2, batch=8, products=1, probes=1, directions=1), [])
+    state = measure_flatness(
+        run, FlatnessSettings(over=("peft+head",), images=2, batch=8, products=1, probes=1, directions=1), []
+    )
     last = state.by_set["peft+head"][-1]
     assert last.old is not None
     assert lines.losses["tasks 1–2"][30] == pytest.approx(last.old.loss)  # α = 1 is the state itself

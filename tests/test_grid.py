@@ -26,7 +26,7 @@ from zofc.runfolder import Run, create_run, open_run
 from zofc.runfolder.checkpoint import load_checkpoint
 from zofc.studies import jobs
 from zofc.studies.grid import Cell, collect, run_cell, run_grid, take_device
-from zofc.studies.jobs import KEPT, MeasureCost
+from zofc.studies.jobs import RESULT_KEYS, MeasureCost
 from zofc.studies.pool import Killed, in_processes
 
 Make = Callable[..., Recipe]
@@ -42,7 +42,7 @@ def test_a_grid_keeps_labels_metrics_and_what_each_run_was_made_with(tiny_recipe
     written = json.loads(out.read_text())
     assert written["scale"] == "tiny" and written["rows"] == rows
     for row, seed in zip(rows, (1, 2), strict=True):
-        assert (row["row"], row["seed"]) == ("ZO-FC", seed) and set(KEPT) <= row.keys()
+        assert (row["row"], row["seed"]) == ("ZO-FC", seed) and set(RESULT_KEYS) <= row.keys()
         assert open_run(tmp_path / "runs" / row["run"]).recipe.seed == seed
         assert "torch" in row["environment"] and str(tmp_path) not in json.dumps(row)
     assert [line[:5] for line in told] == ["[1/2]", "[2/2]"]
@@ -108,10 +108,10 @@ def test_a_run_that_another_process_is_still_saving_is_waited_for(
 ) -> None:
     (cell,) = cells(tiny_recipe, 1)
     folder = create_run(tmp_path / cell.name(tmp_path), cell.recipe)
-    monkeypatch.setattr(jobs, "SAVING", 0.1)
+    monkeypatch.setattr(jobs, "SAVE_SECONDS", 0.1)
     with folder.locked():
         assert "another process" in run_cell(cell, tmp_path)["failed"]
-    monkeypatch.setattr(jobs, "SAVING", 20.0)
+    monkeypatch.setattr(jobs, "SAVE_SECONDS", 20.0)
     taken = Event()
 
     def save() -> None:

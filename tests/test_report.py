@@ -22,7 +22,7 @@ from zofc.report.draw_matplotlib import picture
 from zofc.report.draw_plotly import page_figure
 from zofc.report.drawing import COLOURS, DARK_COLOURS, CurveStyle
 from zofc.report.grid import Grid
-from zofc.report.labels import labels, placement, split
+from zofc.report.labels import data_split, labels, placement
 from zofc.report.seeds import over_seeds
 from zofc.runfolder import Run, find_runs, open_run, read_runs
 from zofc.units import format_signed
@@ -836,4 +836,4 @@ def test_a_damaged_run_is_left_out_with_a_warning_unless_it_was_asked_for(tmp_pa
 def test_a_run_that_learned_more_later_is_told_by_that_too(tmp_path: Path) -> None:
     write_run(tmp_path / "a", triangle(3), data={**SHARED["data"], "then": ("folder:new",)})
     (record,) = read_runs([tmp_path])
-    assert split(record).endswith(" + folder:new")
+    assert data_split(record).endswith(" + folder:new")

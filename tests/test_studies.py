@@ -590,7 +590,7 @@ def test_flatness_curves_that_were_stopped_give_the_same_table_and_have_named_ax
     grid = done(whole, tmp_path / "out")["flatness-curves"]
     part = curves(tmp_path / "b", tiny_weights, 1, 2)
     with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
-        stopping(stopped, "measure", at=3)
+        stopping(stopped, "measure_flatness", at=3)
         done(part, tmp_path / "later")
     assert part.standing() == "4 runs, 4 finished; 4 measurements, 2 finished"
     assert done(part, tmp_path / "later") == {"flatness-curves": grid}

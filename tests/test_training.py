@@ -392,13 +392,13 @@ def test_test_images_are_decoded_once_while_there_is_room(
         return load(self, request)
 
     monkeypatch.setattr(loading.Cutter, "__getitem__", counted)
-    monkeypatch.setattr(trainers, "KEPT", room)
+    monkeypatch.setattr(trainers, "TEST_IMAGE_BYTES", room)
     settings = ("training.loading=workers", "training.workers=0")
     found = start_run(tiny_recipe("zofc/base", *settings), tmp_path / "workers")
     train(found)
     assert len(cut) == decoded
     plain = start_run(tiny_recipe("zofc/base", *settings), tmp_path / "plain")
-    monkeypatch.setattr(trainers, "KEPT", 0)
+    monkeypatch.setattr(trainers, "TEST_IMAGE_BYTES", 0)
     train(plain)
     assert found.matrix == plain.matrix
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from zofc import cli
 from zofc.errors import RunError
 from zofc.recipe import Recipe
-from zofc.report.live import GIVEN_UP, PATIENCE, Follower, RunView
+from zofc.report.live import ABANDONED_AFTER, QUIET_SECONDS, Follower, RunView
 from zofc.report.terminal import shown, sparkline
 from zofc.report.watch import watch_run
 from zofc.runfolder import Run, newest_run
@@ -211,12 +211,14 @@ def test_between_epochs_the_step_is_guessed_by_the_clock(script: Script) -> None
     script.start()
     script.task(0)
     view = viewed(script)
-    assert view.guessed_step(script.now + 100) == 0 and view.left(script.now) is None  # nothing is known of its pace
+    assert (
+        view.estimated_step(script.now + 100) == 0 and view.remaining(script.now) is None
+    )  # nothing is known of its pace
     script.epoch(0, 0)
     view = viewed(script)
-    assert view.step == 10 and view.guessed_step(script.now + 4.2) == 14
-    assert view.guessed_step(script.now + 900) == 19  # the end of an epoch would have been told
-    assert view.guessed_step(script.now - 900) == 10  # a clock of another machine
+    assert view.step == 10 and view.estimated_step(script.now + 4.2) == 14
+    assert view.estimated_step(script.now + 900) == 19  # the end of an epoch would have been told
+    assert view.estimated_step(script.now - 900) == 10  # a clock of another machine
     assert "≈ 14/20" in picture(script, now=script.now + 4.2) and " 10/20" in picture(script)
     script.send("checkpoint", 5.0, task=0, epoch=1, step=6)
     assert viewed(script).step == 16
@@ -226,19 +228,19 @@ def test_the_time_left_is_that_of_what_is_to_come(script: Script) -> None:
     script.start()
     script.task(0)
     script.epoch(0, 0)
-    assert viewed(script).left(script.now) == 10 + 2 * 20  # no evaluation has been seen
+    assert viewed(script).remaining(script.now) == 10 + 2 * 20  # no evaluation has been seen
     script.epoch(0, 1)
     script.send("task_trained", task=0, seconds=20.0, steps=20, peak_memory=0)
-    assert viewed(script).left(script.now) == 2 * 20
+    assert viewed(script).remaining(script.now) == 2 * 20
     script.send("evaluated", 1.0, task=0, row=[95.0], all_classes=95.0, seconds=1.0)
-    assert viewed(script).left(script.now) == (20 + 2) + (20 + 3)
+    assert viewed(script).remaining(script.now) == (20 + 2) + (20 + 3)
     script.learn(1)
-    assert viewed(script).left(script.now) == 20 + 3
+    assert viewed(script).remaining(script.now) == 20 + 3
     script.task(2)
     script.epoch(2, 0)
-    assert viewed(script).left(script.now + 5) == 5 + 3
+    assert viewed(script).remaining(script.now + 5) == 5 + 3
     script.finish()
-    assert viewed(script).left(script.now) is None
+    assert viewed(script).remaining(script.now) is None
 
 
 def test_everything_there_is_to_see_is_shown(script: Script) -> None:
@@ -412,17 +414,17 @@ def test_a_killed_run_is_told_from_a_slow_one(script: Script) -> None:
     def later(seconds: float) -> Callable[[], None]:
         return lambda: now.__setitem__(0, now[0] + seconds)
 
-    patient = [later(10 * PATIENCE), lock.release, later(1), later(1)]
+    patient = [later(10 * QUIET_SECONDS), lock.release, later(1), later(1)]
     finished, said = plainly(script.folder, patient, clock=lambda: now[0])
     assert not finished and "is gone and did not finish" in said and "silent" not in said
 
-    now[0] = script.now + PATIENCE + 1
+    now[0] = script.now + QUIET_SECONDS + 1
     with pytest.raises(AssertionError, match="went on"):  # one that another machine may be at is not given up so soon
         plainly(script.folder, [later(0)], clock=lambda: now[0])
-    assert "silent for" in picture(script, now=now[0]) and "silent" not in picture(
-        script, now=script.now + PATIENCE - 1
+    assert "no event for" in picture(script, now=now[0]) and "no event" not in picture(
+        script, now=script.now + QUIET_SECONDS - 1
     )
-    finished, said = plainly(script.folder, [later(GIVEN_UP[0])], clock=lambda: now[0])
+    finished, said = plainly(script.folder, [later(ABANDONED_AFTER[0])], clock=lambda: now[0])
     assert not finished and "is gone and did not finish" in said
 
 
@@ -432,11 +434,11 @@ def test_a_run_that_nobody_is_at_makes_no_progress(script: Script) -> None:
     script.task(0)
     script.epoch(0, 0)
     shown = []
-    for seconds in (1, 20, 2 * GIVEN_UP[0]):
+    for seconds in (1, 20, 2 * ABANDONED_AFTER[0]):
         console = Console(file=io.StringIO(), width=160)
         assert watch_run(script.folder, console, once=True, clock=lambda later=seconds: script.now + later)
         shown.append(console.file.getvalue())  # type: ignore[attr-defined]
-    assert shown[0] == shown[1] and "training, but no process of this machine is at it" in shown[0]
+    assert shown[0] == shown[1] and "training, but no process of this machine trains it" in shown[0]
     assert "≈" not in shown[0] and "left" not in shown[0]
     assert "; stopped\n" in shown[2] and "is gone and did not finish" in shown[2]
 
@@ -485,7 +487,7 @@ def test_the_command_follows_another_process(
     )
     events = script.folder / "events.jsonl"
     events.write_text((tmp_path / "begun.txt").read_text())
-    monkeypatch.setattr("zofc.report.live.GIVEN_UP", (math.inf, 1))  # the times of these events are long gone
+    monkeypatch.setattr("zofc.report.live.ABANDONED_AFTER", (math.inf, 1))  # the times of these events are long gone
 
     def call(*words: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["zofc", "watch", *words])

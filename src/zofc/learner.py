@@ -60,8 +60,8 @@ class Evaluation:
         """The pairs that were taken for each other most often: true class, answer, images."""
         wrong = self.confusion * (1 - np.eye(len(self.classes), dtype=np.int64))
         pairs = np.argsort(-wrong, axis=None, kind="stable")[:most]
-        found = [(*divmod(int(pair), len(self.classes)), int(wrong.flat[pair])) for pair in pairs]
-        return [(self.classes[true], self.classes[guess], count) for true, guess, count in found if count]
+        counts = [(*divmod(int(pair), len(self.classes)), int(wrong.flat[pair])) for pair in pairs]
+        return [(self.classes[true], self.classes[guess], count) for true, guess, count in counts if count]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The states that a run kept after its tasks, in float64, and the loss of any task at any of them.
 
-The loss of an old task is the method's own, as if that task came again: its images under the rows of its classes
-(`rows="own"`, L_i of the paper's L_old), or under all rows learned until then (`rows="all"`, as in the released code).
+The loss of an old task is the method's own, as if that task were learned again: its images under the rows of its
+classes (`rows="own"`, L_i of the paper's L_old), or under all rows learned until then (`rows="all"`, as in the released
+code).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from zofc import seeds
 from zofc.analysis.surface import Loss, Point
+from zofc.data.loading import Batch
 from zofc.data.selection import select_per_class
 from zofc.errors import RunError
 from zofc.methods import method_class
@@ -30,18 +32,17 @@ from zofc.training.device import pick_device, set_up
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import AnyStream, continue_stream, open_stream, require_plugins
 
-Rows = Literal["own", "all"]
+RowChoice = Literal["own", "all"]
 Split = Literal["test", "train"]
-Batch = tuple[Tensor, Tensor]
-HELD = 2**30  # bytes of prepared images that are kept rather than prepared anew at each evaluation
-REFUSED = {
+PREPARED_BYTES = 2**30  # of prepared images that are kept rather than prepared anew at each evaluation
+UNDEFINED_FOR = {  # method: why flatness of old tasks is not defined for it
     "ease": "every task has an adapter of its own, so that old tasks do not depend on what a later one moves",
     "aper": "nothing moves after the first task, and the rows that trained it are dropped",
 }
 
 
 class KeptRun:
-    """A run folder with the states it kept, its data and its backbone; one state is looked at at a time."""
+    """A run with its data, its backbone and the tensors kept after each task; one state is loaded at a time."""
 
     def __init__(self, path: Path, device: str | None = None, notice: Callable[[str], None] = lambda _: None) -> None:
         self.folder = open_run(path)
@@ -79,7 +80,7 @@ class KeptRun:
             notice(changed)
         return stream
 
-    def method(self, number: int) -> Classifier:
+    def method_after(self, number: int) -> Classifier:
         """The method as it was after a task, counted from 1."""
         model, tasks = self.model, self.progress.tasks[:number]
         model.classes, model.method = [], method_class(self.recipe)(model.backbone, self.recipe)
@@ -88,7 +89,7 @@ class KeptRun:
         assert isinstance(method, Classifier)
         return method
 
-    def tensors(self, number: int, like: Point) -> dict[str, Tensor]:
+    def tensors_after(self, number: int, like: Point) -> dict[str, Tensor]:
         """The values that the tensors of a point have after a task; those that it does not have are left out."""
         kept = load_task(self.kept[number])
         return {name: kept[name].to(value) for name, value in like.items() if name in kept}
@@ -101,7 +102,7 @@ class KeptRun:
         else:
             _, images = list(stream.evaluation(stream.tasks[number - 1]))[number - 1]
         if not len(images):
-            raise RunError(f"{self.folder}: the images of task {number} are no longer at hand")
+            raise RunError(f"{self.folder}: the images of task {number} are no longer available")
         rng = seeds.stream(self.recipe.seed, "flatness", split, number)
         images = images.take(select_per_class(images.labels, per_class, rng))
         return list(self.model.loader(images).test_batches(size))
@@ -109,7 +110,7 @@ class KeptRun:
 
 def _check_method(recipe: Recipe) -> None:
     name, kind = recipe.method.name, method_class(recipe)
-    why = REFUSED.get(name)
+    why = UNDEFINED_FOR.get(name)
     if not issubclass(kind, Classifier) or not kind.group_names:
         why = "it trains nothing"
     if why:
@@ -118,8 +119,8 @@ def _check_method(recipe: Recipe) -> None:
         raise RunError("a joint run has one task, and so no old one whose loss could rise")
 
 
-def again(method: Classifier, task: int, seen: int, rows: Rows) -> Classifier:
-    """The method as if `task` came again after `seen` tasks: its loss is then the task's. The tensors are shared."""
+def repeat_task(method: Classifier, task: int, seen: int, rows: RowChoice) -> Classifier:
+    """The method as if `task` were learned again after `seen` tasks: its loss is that task's. Tensors are shared."""
     view = copy(method)
     view.tasks = [*method.tasks[:seen], method.tasks[task - 1]]
     masked = method.recipe.method.model_copy(update={"mask": rows == "own"})
@@ -128,8 +129,8 @@ def again(method: Classifier, task: int, seen: int, rows: Rows) -> Classifier:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """One batch of a task, asked at one state."""
+class _BatchLoss:
+    """The loss of one batch of a task at one state."""
 
     method: Classifier
     view: Classifier
@@ -143,24 +144,24 @@ class _Asked:
 
 
 def task_losses(
-    method: Classifier, batches: dict[int, list[Batch]], seen: int, rows: Rows
+    method: Classifier, batches: dict[int, list[Batch]], seen: int, rows: RowChoice
 ) -> dict[int, list[tuple[Loss, int]]]:
     """The loss of each task at a state, as a function of those of its tensors that a point has."""
     held = 0
-    found: dict[int, list[tuple[Loss, int]]] = {}
+    losses: dict[int, list[tuple[Loss, int]]] = {}
     for task, some in batches.items():
-        view = again(method, task, seen, rows)
-        found[task] = []
+        view = repeat_task(method, task, seen, rows)
+        losses[task] = []
         for images, labels in some:
             with torch.no_grad():
                 prepared = method.prepare(images)
             held += sum(leaf.nbytes for leaf in tree_leaves(prepared) if isinstance(leaf, Tensor))
-            asked = _Asked(method, view, images, labels, prepared if held <= HELD else None)
-            found[task].append((asked, len(labels)))
-    return found
+            loss = _BatchLoss(method, view, images, labels, prepared if held <= PREPARED_BYTES else None)
+            losses[task].append((loss, len(labels)))
+    return losses
 
 
-def parameters(method: Classifier, over: str, tasks: Sequence[int], rows: Rows) -> dict[str, Tensor]:
+def parameters(method: Classifier, over: str, tasks: Sequence[int], rows: RowChoice) -> dict[str, Tensor]:
     """The tensors that a measurement is about: what the current task moves of `peft`, and what the losses of `tasks`
     read of the head, old rows included. {} where the current task moves no such group."""
     moving: dict[str, Tensor] = {}
@@ -171,6 +172,6 @@ def parameters(method: Classifier, over: str, tasks: Sequence[int], rows: Rows) 
         moving |= peft
     if "head" in over.split("+"):
         for task in tasks:
-            view = again(method, task, len(method.tasks), rows)
+            view = repeat_task(method, task, len(method.tasks), rows)
             moving |= view.named(view.head.moving_names(view.in_loss), "head.")
     return {name: value.detach() for name, value in moving.items()}

@@ -3,7 +3,7 @@ two random directions whose filters are as long as those of the point (Li et al.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zofc.analysis.kept_run import KeptRun, parameters, task_losses
-from zofc.analysis.run_flatness import Settings
+from zofc.analysis.run_flatness import FlatnessSettings
 from zofc.analysis.surface import BatchedLoss, Point, difference, dot, moved, norm
+from zofc.analysis.task_start import OnProgress
 from zofc.errors import RunError
 from zofc.optim.directions import Directions
 
 Array = NDArray[np.float64]
-OnProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def _values(loss: BatchedLoss, origin: Point, u: Point, v: Point, x: Array, y: A
 
 def of_run(
     run: KeptRun,
-    settings: Settings,
+    settings: FlatnessSettings,
     over: str,
     through: bool = True,
     resolution: int = 21,
@@ -132,9 +132,9 @@ def of_run(
     if len(numbers) < 2:
         raise RunError(f"{run.folder} kept one task only: there is nothing between its optima")
     first, last = numbers[0], numbers[-1]
-    tasks, method = range(1, last + 1), run.method(last)
+    tasks, method = range(1, last + 1), run.method_after(last)
     end = parameters(method, over, tasks, settings.rows)
-    grown = set(end).intersection(method.groups().get("peft", {})) - set(run.tensors(first, end))
+    grown = set(end).intersection(method.groups().get("peft", {})) - set(run.tensors_after(first, end))
     if not end or grown:
         name = run.recipe.method.name
         raise RunError(f"'{name}' moves other tensors in each task: its optima have no plane in common")
@@ -151,13 +151,13 @@ def of_run(
     if last - first > 1:
         losses[_named(range(1, last))] = of(range(1, last))
     on_progress("the line between the first and the last state")
-    start = {**end, **run.tensors(first, end)}
+    start = {**end, **run.tensors_after(first, end)}
     found = replace(line(losses, start, end), start=f"after task {first}", end=f"after task {last}")
     on_progress("the plane")
     old = of(range(1, last))
     if through and len(numbers) > 2:
         middle = numbers[len(numbers) // 2]
-        between = {**end, **run.tensors(middle, end)}
+        between = {**end, **run.tensors_after(middle, end)}
         points = {f"after task {n}": p for n, p in ((first, start), (last, end), (middle, between))}
         plane = plane_through(old, points, resolution)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, get_args
 
@@ -21,25 +20,28 @@ from zofc.analysis.flatness import (
     sam_score,
     smoothed,
 )
-from zofc.analysis.kept_run import Batch, KeptRun, Rows, Split, parameters, task_losses
+from zofc.analysis.kept_run import KeptRun, RowChoice, Split, parameters, task_losses
 from zofc.analysis.surface import BatchedLoss, Point, size
+from zofc.analysis.task_start import OnProgress
+from zofc.data.loading import Batch
 from zofc.errors import RunError
 
-SETS = ("peft", "head", "peft+head")
-LENGTHS = (1.0, 10.0, 100.0)  # of the smoothing, in units of the recipe's ε
-DROPPED = 0.1  # the share below which we say that the first-order term may be dropped
-OnProgress = Callable[[str], None]
+PARAMETER_SETS = ("peft", "head", "peft+head")
+SMOOTHING_LENGTHS = (1.0, 10.0, 100.0)  # in units of the recipe's ε
+NEGLIGIBLE_SHARE = 0.1  # of the first-order term, below which it may be dropped
 
 
 @dataclass(frozen=True)
-class Settings:
+class FlatnessSettings:
     """What is measured, and how closely."""
 
-    over: tuple[str, ...] = ()  # of SETS; (): the peft alone and with the head, or the head where there is no peft
+    over: tuple[
+        str, ...
+    ] = ()  # of PARAMETER_SETS; (): the peft alone and with the head, or the head where there is no peft
     rho: float = 0.005
     images: int | None = 20  # per class
     split: Split = "test"
-    rows: Rows = "own"
+    rows: RowChoice = "own"
     directions: int = 20  # random ones, of either norm; 0: none of their scores
     probes: int = 8  # of the trace and the smoothed loss; 0: neither
     products: int = 30  # of the Hessian with a vector, at most, for its spectrum; 0: none, and no forgetting
@@ -55,14 +57,14 @@ class Settings:
         for name in ("directions", "probes", "products"):
             if getattr(self, name) < 0:
                 raise RunError(f"{name}: expected 0 or more, got {getattr(self, name)}")
-        words = [("split", self.split, get_args(Split)), ("rows", self.rows, get_args(Rows))]
-        for key, value, known in [*words, *(("over", over, SETS) for over in self.over)]:
+        words = [("split", self.split, get_args(Split)), ("rows", self.rows, get_args(RowChoice))]
+        for key, value, known in [*words, *(("over", over, PARAMETER_SETS) for over in self.over)]:
             if value not in known:
                 raise RunError(f"{key}: expected {' or '.join(known)}, got '{value}'")
 
 
 @dataclass(frozen=True)
-class Step:
+class TaskTransition:
     """From one task to the next: what the tasks until then lost."""
 
     whole: float  # rise of their loss between the two states, whatever moved
@@ -82,29 +84,29 @@ class TaskFlatness:
     spectrum: Spectrum | None = None
     trace: Trace | None = None
     smoothed: tuple[Smoothed, ...] = ()
-    forgetting: Step | None = None  # by the next task
+    forgetting: TaskTransition | None = None  # by the next task
 
 
 @dataclass(frozen=True)
 class RunFlatness:
     """All states of a run, for each set of parameters."""
 
-    settings: Settings
+    settings: FlatnessSettings
     images: dict[int, int]  # of each task
     by_set: dict[str, list[TaskFlatness]]
     notices: list[str]
 
     def as_json(self) -> dict[str, Any]:
         """The content of the result file."""
-        found = asdict(self)
+        content = asdict(self)
         for name, entries in self.by_set.items():
-            for entry, shown in zip(entries, found["by_set"][name], strict=True):
+            for entry, shown in zip(entries, content["by_set"][name], strict=True):
                 if entry.forgetting is not None:
                     over = entry.forgetting.over
                     shown["forgetting"]["over"] |= {
                         "rest": over.rest, "within_bound": over.within_bound, "first_share": over.first_share
                     }  # fmt: skip
-        return found
+        return content
 
     def verdict(self, name: str) -> str | None:
         """Whether the paper may drop the first-order term of forgetting, in this run."""
@@ -114,7 +116,7 @@ class RunFlatness:
             return None
         share = statistics.median(step.first_share for step in steps)
         held = sum(step.within_bound for step in steps)
-        dropped = "may be dropped here" if share < DROPPED else "may not be dropped here"
+        dropped = "may be dropped here" if share < NEGLIGIBLE_SHARE else "may not be dropped here"
         over = f"median of {len(steps)} steps" if len(steps) > 1 else "one step"
         return (
             f"gᵀΔθ is {share:.0%} of |gᵀΔθ| + |½ΔθᵀHΔθ| ({over}): the first-order term "
@@ -122,8 +124,8 @@ class RunFlatness:
         )
 
 
-def measure(
-    run: KeptRun, settings: Settings, notices: list[str], on_progress: OnProgress = lambda _: None
+def measure_flatness(
+    run: KeptRun, settings: FlatnessSettings, notices: list[str], on_progress: OnProgress = lambda _: None
 ) -> RunFlatness:
     """Measure every kept state; `on_progress` is called with what is being done."""
     sets = settings.over or all_sets(run)
@@ -141,18 +143,18 @@ def measure(
     }
     if why := type(run.model.method).couples_images:
         notices.append(f"the loss is no mean over images: it depends on the batches, here of {settings.batch} ({why})")
-    found: dict[str, list[TaskFlatness]] = {name: [] for name in sets}
+    by_set: dict[str, list[TaskFlatness]] = {name: [] for name in sets}
     for task in states:
         state = _State(run, task, batches, settings)
         for name in sets:
             on_progress(f"after task {task}, over {name}")
-            entry = state.measure(name)
+            entry = state.measure_set(name)
             if entry is None:
                 notices.append(f"task {task} moved nothing of {name}: left out")
             else:
-                found[name].append(entry)
+                by_set[name].append(entry)
     counts = {task: sum(len(labels) for _, labels in some) for task, some in batches.items()}
-    return RunFlatness(settings, counts, found, notices)
+    return RunFlatness(settings, counts, by_set, notices)
 
 
 def all_sets(run: KeptRun) -> tuple[str, ...]:
@@ -163,10 +165,10 @@ def all_sets(run: KeptRun) -> tuple[str, ...]:
 class _State:
     """A run after one task."""
 
-    def __init__(self, run: KeptRun, task: int, batches: dict[int, list[Batch]], settings: Settings) -> None:
+    def __init__(self, run: KeptRun, task: int, batches: dict[int, list[Batch]], settings: FlatnessSettings) -> None:
         self.run, self.task, self.settings = run, task, settings
         self.seen = {number: some for number, some in batches.items() if number <= task}
-        self.method = run.method(task)
+        self.method = run.method_after(task)
         self.losses = task_losses(self.method, self.seen, task, settings.rows)
         plan = run.recipe.optimize.get("peft")
         self.seed, self.kind = run.recipe.seed, "rademacher" if plan is None else plan.directions
@@ -175,7 +177,7 @@ class _State:
     def loss(self, tasks: range) -> BatchedLoss:
         return BatchedLoss([part for task in tasks for part in self.losses[task]])
 
-    def measure(self, name: str) -> TaskFlatness | None:
+    def measure_set(self, name: str) -> TaskFlatness | None:
         """Everything over one set of parameters; None if the task moves none."""
         settings, rho = self.settings, self.settings.rho
         last, old = range(self.task, self.task + 1), range(1, self.task)
@@ -198,7 +200,9 @@ class _State:
             random=tuple(random_score(loss, point, rho, kind, settings.directions, self.seed) for kind in kinds),
             spectrum=self.spectrum(loss, point) if settings.products else None,
             trace=trace(values) if values else None,
-            smoothed=tuple(smoothed(loss, point, self.epsilon * by, along, values) for by in LENGTHS if values),
+            smoothed=tuple(
+                smoothed(loss, point, self.epsilon * by, along, values) for by in SMOOTHING_LENGTHS if values
+            ),
             forgetting=step,
         )
 
@@ -208,12 +212,12 @@ class _State:
     def spectrum(self, loss: BatchedLoss, point: Point) -> Spectrum:
         return spectrum(loss, point, self.settings.products, self.settings.tolerance, self.seed)
 
-    def step(self, name: str) -> Step:
+    def step(self, name: str) -> TaskTransition:
         """What the next task does to the tasks until now, this one included."""
         tasks = range(1, self.task + 1)
         loss, start = self.loss(tasks), self.point(name, tasks)
-        end = {**start, **self.run.tensors(self.task + 1, start)}
-        later = task_losses(self.run.method(self.task + 1), self.seen, self.task, self.settings.rows)
+        end = {**start, **self.run.tensors_after(self.task + 1, start)}
+        later = task_losses(self.run.method_after(self.task + 1), self.seen, self.task, self.settings.rows)
         there = BatchedLoss([part for parts in later.values() for part in parts])
         ends = self.spectrum(loss, start)
-        return Step(there.value({}) - loss.value({}), forgetting(loss, start, end, ends.largest), ends)
+        return TaskTransition(there.value({}) - loss.value({}), forgetting(loss, start, end, ends.largest), ends)

@@ -105,13 +105,13 @@ def flatness(
     """
     from zofc.analysis.kept_run import KeptRun
     from zofc.analysis.landscape import of_run
-    from zofc.analysis.run_flatness import Settings, all_sets, measure
+    from zofc.analysis.run_flatness import FlatnessSettings, all_sets, measure_flatness
     from zofc.report import draw_matplotlib
     from zofc.report.figures import loss_landscape
     from zofc.report.measurements import flatness_tables
     from zofc.runfolder import write_atomic
 
-    settings = Settings(
+    settings = FlatnessSettings(
         over=(over,) if over else (), rho=rho, images=images, split=cast(Any, split), rows=cast(Any, rows),
         directions=directions, probes=probes, products=products, batch=batch, every=every,
     )  # fmt: skip
@@ -119,7 +119,7 @@ def flatness(
     with progress("opening the run") as on_progress:
         notices: list[str] = []
         run = KeptRun(path, device, notices.append)
-        measured = measure(run, settings, notices, on_progress)
+        measured = measure_flatness(run, settings, notices, on_progress)
         written = run.folder.write_measurement("flatness", measured.as_json())
     verdicts = {name: measured.verdict(name) for name in measured.by_set}
     for part in flatness_tables(measured.as_json(), verdicts):

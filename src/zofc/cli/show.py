@@ -10,7 +10,7 @@ import typer
 
 from zofc.cli.application import RunPath, RunPaths, app, err, out, say, warn
 from zofc.errors import RunError
-from zofc.runfolder.names import PAGE
+from zofc.runfolder.names import PAGE_FILE
 
 if TYPE_CHECKING:
     from zofc.runfolder import Run
@@ -76,7 +76,7 @@ def _merge(over: str | None, records: list[Run]) -> list[Run]:
 @app.command()
 def report(
     paths: RunPaths,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(PAGE),
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(PAGE_FILE),
     over: OverSeed = None,
 ) -> None:
     """Write one self-contained HTML page about runs."""

@@ -16,7 +16,7 @@ from zofc.runfolder import write_atomic
 
 if TYPE_CHECKING:
     from zofc.studies.grid import Cell
-    from zofc.studies.jobs import Row
+    from zofc.studies.jobs import CellRow
 
 commands = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -146,7 +146,7 @@ def run_estimators(
     _show(estimators_table(_collect(cells, out, runs, about, workers)))
 
 
-def _collect(cells: Iterable[Cell], out: Path, runs: Path, about: dict[str, object], workers: int) -> list[Row]:
+def _collect(cells: Iterable[Cell], out: Path, runs: Path, about: dict[str, object], workers: int) -> list[CellRow]:
     from zofc.studies.grid import collect
 
     out.parent.mkdir(parents=True, exist_ok=True)

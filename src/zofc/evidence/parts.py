@@ -11,7 +11,7 @@ from zofc.evidence.rows import RowTable, add_rows, result_rows
 from zofc.metrics import mean_and_spread
 from zofc.report.grid import Grid
 from zofc.studies.grid import Cell, collect
-from zofc.studies.jobs import Row
+from zofc.studies.jobs import CellRow
 from zofc.units import NONE
 
 
@@ -49,7 +49,7 @@ def run_part(
     return part_table(result_rows(out))
 
 
-def part_table(rows: Sequence[Row]) -> Grid:
+def part_table(rows: Sequence[CellRow]) -> Grid:
     """All classes and forgetting of each line in each setting, mean ± standard deviation over seeds. Of rows with the
     same line, setting and seed, which differ in their rates, the first is the latest."""
     table: RowTable = {}

@@ -13,7 +13,7 @@ from zofc.report import draw_matplotlib
 from zofc.report.drawing import Axis, Chart, Curve, CurveStyle, HeatMap, Surface
 from zofc.report.labels import named
 from zofc.runfolder import Run, ready_to_write, write_atomic
-from zofc.runfolder.run import Series
+from zofc.runfolder.run import TaskSeries
 from zofc.units import MIB, format_bytes
 
 LEARNED = Axis("tasks learned (number)", whole=True)
@@ -31,7 +31,7 @@ def accuracy_over_tasks(records: Sequence[Run]) -> Chart:
     curves = []
     for number, label, record in named(records):
         if record.matrix and record.matrix.joint:
-            series = Series(record.accuracies.values * 2, record.accuracies.spreads * 2)
+            series = TaskSeries(record.accuracies.values * 2, record.accuracies.spreads * 2)
             level = _curve(number, label, (1, longest), series, "all tasks at once: {y} %")
             curves.append(replace(level, level=True, style=replace(level.style, dash="dash")))
         elif record.matrix:
@@ -57,7 +57,7 @@ def memory_and_accuracy(records: Sequence[Run]) -> Chart:
         if size is not None and overall is not None:
             spread = record.spreads.get("all_classes")
             label += " (unfinished)" * (not record.finished)
-            series = Series((overall,), () if spread is None else (spread,))
+            series = TaskSeries((overall,), () if spread is None else (spread,))
             points.append(_curve(number, label, (size / MIB,), series, f"{{y}} % at {format_bytes(size)}"))
     x, y = Axis("peak memory of a training step (MiB)"), Axis("accuracy on all classes (%)")
     return Chart(x, y, tuple(points), joined=False)
@@ -81,7 +81,7 @@ def _flatness_curves(records: Sequence[Run], over: str, quantity: str) -> Iterat
             tasks = tuple(sorted(rows))
             spreads = tuple(rows[task].spreads.get(quantity) for task in tasks)
             known = any(spread is not None for spread in spreads)
-            series = Series(tuple(rows[task].values[quantity] for task in tasks), spreads if known else ())
+            series = TaskSeries(tuple(rows[task].values[quantity] for task in tasks), spreads if known else ())
             yield _curve(number, label, tasks, series, "after task {x}: {y}", ".4g")
 
 
@@ -111,11 +111,11 @@ def _cell(matrix: AccuracyMatrix, after: str, group: int, accuracy: float, most:
     return f"{accuracy:.2f} % {learned}, on the classes of task {group + 1}{classes}"
 
 
-def _over_tasks(number: int, label: str, series: Series, words: str) -> Curve:
+def _over_tasks(number: int, label: str, series: TaskSeries, words: str) -> Curve:
     return _curve(number, label, tuple(range(1, len(series.values) + 1)), series, words)
 
 
-def _curve(number: int, label: str, x: tuple[float, ...], series: Series, words: str, digits: str = ".2f") -> Curve:
+def _curve(number: int, label: str, x: tuple[float, ...], series: TaskSeries, words: str, digits: str = ".2f") -> Curve:
     """A run's values; `words` says what pointing at one shows."""
     texts = []
     for at, value, spread in zip(x, series.values, series.spreads or [None] * len(x), strict=True):

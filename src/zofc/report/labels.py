@@ -12,7 +12,7 @@ from typing import Any
 from zofc.runfolder import Run
 
 
-def split(run: Run) -> str:
+def data_split(run: Run) -> str:
     """The data and how it is split into tasks, as recipes are named: `cifar100-inc5`, `domainnet by domain`."""
     if run.saved:
         return "given from Python"
@@ -45,7 +45,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
     names = [run.title for run in runs]
     by_group = [orders(run) for run in runs]
     for additions in (
-        [f", {split(run)}" for run in runs],
+        [f", {data_split(run)}" for run in runs],
         *([f", {how[group]}" if group in how else "" for how in by_group] for group in dict.fromkeys(chain(*by_group))),
         [f", seed {run.setting('seed')}" for run in runs],
     ):

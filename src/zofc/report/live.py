@@ -1,7 +1,7 @@
-"""A run that another process trains, followed by its log of events (docs/run-folder.md); nothing is written.
+"""The state of a run that another process trains, from its event log; nothing is written.
 
-Epochs, tasks and evaluations are in that file, single steps are not: between two epochs the step is guessed from the
-clock and the epoch before.
+The log has epochs, tasks and evaluations but no single steps: between two epochs the step is extrapolated from the
+clock and the pace of the epoch before.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from zofc.runfolder import Run
 from zofc.runfolder.events import Event, EventTail
 from zofc.units import format_duration
 
-PATIENCE = 60.0  # seconds without an event after which we ask whether anybody is still at it
-GIVEN_UP = 300.0, 3  # after so many, and so many times its longest silence, a run that nobody here is at
-GRACE = 2.0  # seconds that a process which has let go of a run may take to end it properly
+QUIET_SECONDS = 60.0  # without an event, after which we ask whether a process still trains the run
+ABANDONED_AFTER = 300.0, 3  # seconds without an event, and multiples of the longest such time, for an unlocked run
+UNLOCK_GRACE = 2.0  # seconds that a process may take between releasing the lock and its last event
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch measured."""
+    """One epoch as its event describes it."""
 
     task: int
     epoch: int
@@ -33,12 +33,12 @@ class Epoch:
 
 @dataclass
 class RunView:
-    """Where a run stands, by the events so far. What a resumed run does again replaces what it did before."""
+    """The state of a run after the events so far. What a resumed run repeats replaces what it did before."""
 
     folder: Path
     status: str = "waiting"  # training, evaluating, between tasks, finished, interrupted, stopped
     header: Event = field(default_factory=dict)  # of the last start
-    task: Event = field(default_factory=dict)  # the task at work
+    task: Event = field(default_factory=dict)  # the task in progress
     step: int = 0  # of the task, as far as it is known
     step_time: float = 0.0  # when it was known
     epochs: list[Epoch] = field(default_factory=list)
@@ -47,12 +47,12 @@ class RunView:
     sessions: list[list[float]] = field(default_factory=list)  # first and last event of each process
     notice: str = ""
     last: Event = field(default_factory=dict)
-    unread: int = 0  # lines that made no sense
+    unread: int = 0  # lines that could not be understood
     longest: float = 0.0  # seconds between two events of one process
-    attended: bool = True  # False if no process of this machine is at it; there may be one elsewhere
+    attended: bool = True  # False if no process of this machine trains it; another machine's may
 
     def feed(self, event: Event) -> None:
-        """Take up one event; what another version may write differently is counted and left out."""
+        """Update the state with an event; one that cannot be understood (of another version) is counted and skipped."""
         try:
             self._feed(event)
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -91,11 +91,11 @@ class RunView:
             self.sessions[-1][1] = max(self.sessions[-1][1], now)
 
     def _rewind(self, position: Event) -> None:
-        """Forget what comes after a position: it is done again."""
+        """Drop what comes after a position, because it is repeated."""
         task, epoch = int(position["task"]), int(position["epoch"])
         self.epochs = [one for one in self.epochs if (one.task, one.epoch) < (task, epoch)]
         self.rows = {number: row for number, row in self.rows.items() if number < task}
-        self.trained = {number: found for number, found in self.trained.items() if number < task}
+        self.trained = {number: event for number, event in self.trained.items() if number < task}
         self.task, self.step = {}, 0
 
     # -- what follows from the events --------------------------------------------------------------------------------
@@ -112,9 +112,9 @@ class RunView:
 
     @property
     def number(self) -> int:
-        """The task at work, or the last one, counted from zero."""
-        found = self.task.get("task")
-        return int(found) if found is not None else max(self.rows, default=-1)
+        """The task in progress, or the last one, counted from zero."""
+        number = self.task.get("task")
+        return int(number) if number is not None else max(self.rows, default=-1)
 
     @property
     def steps(self) -> int:
@@ -134,11 +134,10 @@ class RunView:
 
     @property
     def peak_memory(self) -> int | None:
-        """Peak memory of all tasks so far, in bytes."""
-        return max((int(found.get("peak_memory") or 0) for found in self.trained.values()), default=0) or None
+        return max((int(event.get("peak_memory") or 0) for event in self.trained.values()), default=0) or None
 
-    def guessed_step(self, now: float) -> int:
-        """Steps of the task by the clock: never past the epoch, whose end would be known."""
+    def estimated_step(self, now: float) -> int:
+        """The step of the task, extrapolated by the clock; never past the epoch, whose end would be an event."""
         pace = self.step_seconds
         if self.status != "training" or not self.attended or not pace or not self.per_epoch:
             return self.step
@@ -146,15 +145,15 @@ class RunView:
         return min(self.step + max(ahead, 0), self.steps)
 
     def elapsed(self, now: float) -> float:
-        """Seconds that processes have been at it; what lies between an interruption and its continuation is not."""
+        """Seconds that processes have spent on it, without the time between an interruption and its continuation."""
         ends = [end for _, end in self.sessions]
         if ends and self.attended and not self.over:
             ends[-1] = max(ends[-1], now)
         return sum(end - start for (start, _), end in zip(self.sessions, ends, strict=True))
 
-    def left(self, now: float) -> float | None:
-        """Seconds to go, if what is to come is like what has been: a task like the last one trained, an evaluation as
-        long as it has groups."""
+    def remaining(self, now: float) -> float | None:
+        """Seconds still needed, if every task takes as long as the last one and evaluation time grows with the number
+        of groups."""
         pace, done = self.step_seconds, max(self.trained, default=None)
         if self.over or not self.attended or (pace is None and done is None):
             return None
@@ -167,13 +166,13 @@ class RunView:
             if number > self.number:
                 rest += task
             elif self.status == "training":
-                rest += (pace or 0) * (self.steps - self.guessed_step(now))
+                rest += (pace or 0) * (self.steps - self.estimated_step(now))
             rest += group * (number + 1)
         return rest
 
     @property
     def closing(self) -> str:
-        """What to say of a run that nobody is at."""
+        """The last message about a run that is over."""
         again = f"continue with: zofc run --resume {shlex.quote(str(self.folder))}"
         match self.status:
             case "finished":
@@ -186,54 +185,55 @@ class RunView:
 
 
 class Follower:
-    """One run folder, read as it grows."""
+    """Follows one run while it is trained."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.view = RunView(folder)
         self.tail = EventTail(folder)
-        self.let_go: float | None = None  # when its lock was first seen free after it had been held
-        self.was_held = False
-        self.heard = False  # it has gone on while we looked
+        self.unlocked_at: float | None = None  # when its lock was first seen free after having been held
+        self.was_locked = False
+        self.growing = False  # events were added while we followed
 
     def read(self) -> list[Event]:
         """The events since the last time; a line that is still being written waits for the next."""
         beginning, lines = self.tail.read()
         if beginning and lines:
             self.view = RunView(self.folder)
-        self.heard = self.heard or bool(lines and not beginning)
+        self.growing = self.growing or bool(lines and not beginning)
         events = [event for event in lines if event is not None]
         for event in events:
             self.view.feed(event)
         self.view.unread += len(lines) - len(events)
         return events
 
-    def look(self, now: float) -> None:
-        """Notice that the process which held the run is gone without having said so, or that nobody has been at it for
-        long."""
+    def check_process(self, now: float) -> None:
+        """Detect that the training process is gone without a last event, or that there has been no event for long."""
         if self.view.over or not self.view.header:
             return
-        held = Run(self.folder).is_locked()
-        self.was_held = self.was_held or held is True
-        self.view.attended = held is not False or (self.heard and self._silence(now) < PATIENCE)
-        if held is not False:
-            self.let_go = None
-        elif self.was_held:
-            self.let_go = self.let_go if self.let_go is not None else now
-            if now - self.let_go >= GRACE:
+        locked = Run(self.folder).is_locked()
+        self.was_locked = self.was_locked or locked is True
+        self.view.attended = locked is not False or (self.growing and self._silence(now) < QUIET_SECONDS)
+        if locked is not False:
+            self.unlocked_at = None
+        elif self.was_locked:
+            self.unlocked_at = self.unlocked_at if self.unlocked_at is not None else now
+            if now - self.unlocked_at >= UNLOCK_GRACE:
                 self.view.status = "stopped"
-        elif self._silence(now) > max(GIVEN_UP[0], GIVEN_UP[1] * self.view.longest):
+        elif self._silence(now) > max(ABANDONED_AFTER[0], ABANDONED_AFTER[1] * self.view.longest):
             self.view.status = "stopped"
 
     def _silence(self, now: float) -> float:
         return now - self.view.sessions[-1][1] if self.view.sessions else 0.0
 
-    def doubt(self, now: float) -> str:
-        """What to think of a run that has been silent for long."""
+    def warning(self, now: float) -> str:
+        """A sentence about a run without events for long, empty if there is no reason to doubt it."""
         view = self.view
         silence = self._silence(now)
-        if view.over or silence < PATIENCE or self.was_held or Run(self.folder).is_locked() is not False:
+        if view.over or silence < QUIET_SECONDS or self.was_locked or Run(self.folder).is_locked() is not False:
             return ""
         again = f"zofc run --resume {shlex.quote(str(self.folder))}"
-        who = "no process of this machine is at it; if none elsewhere is"
-        return f"silent for {format_duration(silence)}, and {who}: {again}"
+        return (
+            f"no event for {format_duration(silence)} and no process of this machine trains it; "
+            f"if none elsewhere does: {again}"
+        )

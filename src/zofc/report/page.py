@@ -17,7 +17,7 @@ from zofc.metrics import METRICS
 from zofc.report import figures, tables
 from zofc.report.drawing import COLOURS, DARK_COLOURS, Chart, CurveStyle, HeatMap
 from zofc.report.grid import Grid
-from zofc.report.labels import named, placement, split
+from zofc.report.labels import data_split, named, placement
 from zofc.runfolder import Run, ready_to_write, write_atomic
 from zofc.runfolder.nested import flatten
 from zofc.units import NONE, format_duration
@@ -118,7 +118,7 @@ def _sections(records: Sequence[Run]) -> list[RunSection]:
             folders=tuple(map(str, record.paths)),
             status=record.status,
             finished=record.finished,
-            about=f"{_about(record)}; {split(record)}",
+            about=f"{_about(record)}; {data_split(record)}",
             times=tuple(
                 Time(format_duration(value), value, (value or 0.0) / (longest or 1.0)) for value in spent[number]
             ),
@@ -153,7 +153,7 @@ def _runs(records: Sequence[Run]) -> list[dict[str, Any]]:
     for number, label, record in named(records):
         recipe = [
             ("method", _about(record)),
-            ("data", f"{split(record)}, {record.tasks_total or '?'} tasks"),
+            ("data", f"{data_split(record)}, {record.tasks_total or '?'} tasks"),
             ("backbone", str(record.setting("backbone.name"))),
             ("seed", str(record.setting("seed"))),
         ]

@@ -15,9 +15,7 @@ from zofc.metrics import METRICS, AccuracyMatrix, mean_and_spread
 from zofc.runfolder import Run
 from zofc.runfolder.events import Event
 from zofc.runfolder.flatness import Flatness
-from zofc.runfolder.run import Series
-
-Values = Sequence[float | None]
+from zofc.runfolder.run import TaskSeries
 
 
 class SeedsMean(Run):
@@ -77,16 +75,16 @@ class SeedsMean(Run):
         return {name: _over([record.scores[name] for record in self.members]) for name in METRICS}
 
     @cached_property
-    def accuracies(self) -> Series:
+    def accuracies(self) -> TaskSeries:
         return self._series(lambda record: record.accuracies)
 
     @cached_property
-    def drops(self) -> Series:
+    def drops(self) -> TaskSeries:
         return self._series(lambda record: record.drops)
 
-    def _series(self, of: Callable[[Run], Series]) -> Series:
+    def _series(self, of: Callable[[Run], TaskSeries]) -> TaskSeries:
         found = [_over(values) for values in zip_longest(*(of(record).values for record in self.members))]
-        return Series(tuple(mean for mean, _ in found), tuple(spread for _, spread in found))
+        return TaskSeries(tuple(mean for mean, _ in found), tuple(spread for _, spread in found))
 
 
 def over_seeds(records: Sequence[Run]) -> list[Run]:
@@ -117,7 +115,7 @@ def _alike(record: Run) -> str:
     return json.dumps([kept, measured, len(record.matrix.counts)], sort_keys=True, default=str)
 
 
-def _over(values: Values) -> tuple[float | None, float | None]:
+def _over(values: Sequence[float | None]) -> tuple[float | None, float | None]:
     """Mean and standard deviation of those that there are."""
     return mean_and_spread([value for value in values if value is not None])
 

@@ -10,7 +10,7 @@ from zofc.errors import ZofcError
 from zofc.metrics import METRICS
 from zofc.recipe import PAPER_BACKBONE
 from zofc.report.grid import Grid
-from zofc.report.labels import labels, placement, split
+from zofc.report.labels import data_split, labels, placement
 from zofc.runfolder import Run
 from zofc.runfolder.nested import flatten
 from zofc.units import NONE, format_bytes, format_count, format_duration, format_percent, format_signed
@@ -44,12 +44,12 @@ def method_label(record: Run) -> str:
 
 def summary_table(records: Sequence[Run]) -> Grid:
     """One row a run: its data where they differ, placement, accuracies, cost."""
-    data = len({split(record) for record in records}) > 1
+    data = len({data_split(record) for record in records}) > 1
     headers = ("run", *["data"] * data, "method and placement", *(_heading(name) for name in SUMMARY_METRICS))
     rows = tuple(
         (
             label,
-            *[split(record)] * data,
+            *[data_split(record)] * data,
             f"{method_label(record)}: {placement(record)}",
             *(_score(record, name) for name in SUMMARY_METRICS),
             format_bytes(record.peak_memory),
@@ -109,7 +109,7 @@ def comparison_table(records: Sequence[Run]) -> Grid:
     about = [
         ("method", *map(method_label, records)),
         ("placement", *(placement(record) for record in records)),
-        ("data", *(split(record) for record in records)),
+        ("data", *(data_split(record) for record in records)),
         ("backbone", *(str(record.setting("backbone.name") or NONE) for record in records)),
         ("seeds" if means else "seed", *(str(record.setting("seed")) for record in records)),
     ]

@@ -35,14 +35,14 @@ def shown(follower: Follower, width: int, height: int, now: float) -> Renderable
     title.append(f" on {head.get('device', '?')}, {head.get('classes', '?')} classes in {view.tasks} tasks; ")
     title.append(view.status, {"finished": "green", "interrupted": "yellow", "stopped": "red"}.get(view.status, "cyan"))
     if not view.attended and not view.over:
-        title.append(", but no process of this machine is at it", "yellow")
+        title.append(", but no process of this machine trains it", "yellow")
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(width=LABEL, style="dim", no_wrap=True)
     table.add_column(width=room, overflow="fold")
     for label, value in (*_progress(view, room, now), *_curves(view, room)):
         table.add_row(label, value)
     rest = _rest(view, now)
-    below = [Text(text) for text in (follower.doubt(now),) if text]
+    below = [Text(text) for text in (follower.warning(now),) if text]
     taken = 1 + table.row_count + len(rest) + sum(1 + len(text.plain) // width for text in below) + len(title) // width
     for label, value in _accuracies(view, room, max(height - taken - 1, 1)):
         table.add_row(label, value)
@@ -58,7 +58,7 @@ def _progress(view: RunView, room: int, now: float) -> list[LabelledLine]:
     of_what = f", {len(classes)} classes, {task.get('images', '?')} images" if isinstance(classes, list) else ""
     lines: list[LabelledLine] = [("task", f"{view.number + 1}/{view.tasks}{of_what}")]
     if view.steps and not view.over and view.status != "between tasks":
-        step = view.guessed_step(now)
+        step = view.estimated_step(now)
         epoch = min(step // max(view.per_epoch, 1) + 1, int(task["epochs"]))
         count = f"{'≈ ' if step != view.step else ''}{step}/{view.steps}"
         lines.append(("epoch", f"{epoch}/{task['epochs']}"))
@@ -97,7 +97,7 @@ def _accuracies(view: RunView, room: int, most: int) -> list[LabelledLine]:
 
 
 def _rest(view: RunView, now: float) -> list[LabelledLine]:
-    left = view.left(now)
+    left = view.remaining(now)
     ahead = "" if left is None else f", about {format_duration(left)} left"
     lines: list[LabelledLine] = [("time", f"{format_duration(view.elapsed(now))}{ahead}")]
     if view.peak_memory:
@@ -156,7 +156,7 @@ def describe(event: Event, view: RunView) -> str | None:
                 time = format_duration(event["seconds"])
                 return f"task {event['task'] + 1} trained: {event['steps']} steps in {time}{memory}"
             case "evaluated":
-                left = view.left(float(event["time"]))
+                left = view.remaining(float(event["time"]))
                 more = f", about {format_duration(left)} left" if left else ""
                 return f"task {event['task'] + 1} learned: {accuracy_row(event, ENDLESS)}{more}"
             case "notice":

@@ -39,7 +39,7 @@ def watch_run(
             raise RunError(f"{path}: no run folder there, nor below it")
         follower = Follower(folder)
         follower.read()
-        follower.look(clock())
+        follower.check_process(clock())
         _show(follower, console, clock())
         return True
     try:
@@ -60,7 +60,7 @@ def _follow_live(
             picture: RenderableType = Text(f"waiting for a run at {path}", style="dim")
             if follower is not None:
                 follower.read()
-                follower.look(now)
+                follower.check_process(now)
                 picture = shown(follower, console.width, console.height, now)
             live.update(picture, refresh=True)
             if follower is not None and follower.view.over:
@@ -74,7 +74,7 @@ def _follow_plainly(
     path: Path, console: Console, every: float, clock: Callable[[], float], sleep: Callable[[float], None]
 ) -> bool:
     follower: Follower | None = None
-    waited = doubted = met = False
+    waited = warned = met = False
     while True:
         follower = _taken_up(path, follower)
         events = follower.read() if follower is not None else []
@@ -83,7 +83,7 @@ def _follow_plainly(
             _say(console, f"waiting for a run at {path}")
             waited = True
         if follower is not None and begun:
-            follower.look(clock())
+            follower.check_process(clock())
         if follower is not None and begun and not met and not waited:  # where it stands, instead of all that was before
             _show(follower, console, clock())
             if follower.view.over:
@@ -97,9 +97,9 @@ def _follow_plainly(
             if follower.view.over:
                 _say(console, follower.view.closing)
                 return follower.view.status == "finished"
-            if not doubted and (text := follower.doubt(clock())):
+            if not warned and (text := follower.warning(clock())):
                 _say(console, text)
-                doubted = True
+                warned = True
         sleep(every)
 
 

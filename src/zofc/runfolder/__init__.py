@@ -1,4 +1,7 @@
-"""Run folders: every file of a run, written atomically, locked, read back and checked (docs/run-folder.md)."""
+"""Run folders: every file of a run is named, written atomically, locked, read back and checked here.
+
+The files are described in docs/reference/run-folder.md.
+"""
 
 from zofc.runfolder.files import ready_to_write, write_atomic
 from zofc.runfolder.find import find_runs, newest_run, read_runs

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from zofc.errors import RunError
 from zofc.runfolder.files import explain_os_errors, write_atomic
-from zofc.runfolder.names import CHECKPOINT, CHECKPOINT_TENSORS, STATE, TASK_TENSORS, TASKS
+from zofc.runfolder.names import CHECKPOINT_FOLDER, CHECKPOINT_TENSORS, STATE_FILE, TASK_TENSORS, TASKS_FOLDER
 from zofc.runfolder.run import Run
 
 VERSION = 1
@@ -61,31 +61,31 @@ class Checkpoint(NamedTuple):
 
 def save_checkpoint(run: Run, progress: Progress, method: Mapping[str, Tensor], optimizers: Optimizers) -> None:
     """Write a checkpoint beside the last one, make it current, drop the last one."""
-    folder = run.path / CHECKPOINT
+    folder = run.path / CHECKPOINT_FOLDER
     flat = {f"method|{key}": value for key, value in method.items()} | _flatten(optimizers)
     tensors = {key: value for key, value in flat.items() if isinstance(value, Tensor)}
     scalars = {key: value for key, value in flat.items() if key not in tensors}
     with explain_os_errors(folder):
         folder.mkdir(exist_ok=True)
-        leftovers = [path for path in folder.iterdir() if path.name != STATE]
+        leftovers = [path for path in folder.iterdir() if path.name != STATE_FILE]
         numbers = [int(path.stem.split("-")[1]) for path in folder.glob("tensors-*.safetensors")]
         file = folder / CHECKPOINT_TENSORS.format(1 + max(numbers, default=0))
         _write_tensors(file, tensors)
         state = {"version": VERSION, "tensors": file.name, "scalars": scalars, **asdict(progress)}
-        write_atomic(folder / STATE, json.dumps(state) + "\n")
+        write_atomic(folder / STATE_FILE, json.dumps(state) + "\n")
         for path in leftovers:
             path.unlink(missing_ok=True)
 
 
 def load_checkpoint(run: Run) -> Checkpoint | None:
     """The current checkpoint, None if there is none yet."""
-    path = run.path / CHECKPOINT / STATE
+    path = run.path / CHECKPOINT_FOLDER / STATE_FILE
     if not path.exists():
         return None
     try:
         state = json.loads(path.read_text())
         if not isinstance(state, dict):
-            raise ValueError(f"{STATE} holds no object")
+            raise ValueError(f"{STATE_FILE} holds no object")
         if state.pop("version") != VERSION:
             raise RunError(f"{path} was written by another version of zofc and cannot be continued with this one")
         file, scalars = state.pop("tensors"), state.pop("scalars")
@@ -93,7 +93,7 @@ def load_checkpoint(run: Run) -> Checkpoint | None:
         progress = Progress(**state)
         tensors = _read_tensors(path.with_name(Path(file).name))
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        what = f"{STATE} has no {error}" if isinstance(error, KeyError) else str(error)
+        what = f"{STATE_FILE} has no {error}" if isinstance(error, KeyError) else str(error)
         raise RunError(f"{path.parent} cannot be read: {what}. To start the run anew: zofc run --again") from error
     method = {key.removeprefix("method|"): value for key, value in tensors.items() if key.startswith("method|")}
     return Checkpoint(progress, method, _unflatten({**tensors, **scalars}))
@@ -101,7 +101,7 @@ def load_checkpoint(run: Run) -> Checkpoint | None:
 
 def keep_task(run: Run, number: int, method: Mapping[str, Tensor]) -> None:
     """Keep the method's tensors as they are after task `number`, counted from 1."""
-    folder = run.path / TASKS
+    folder = run.path / TASKS_FOLDER
     with explain_os_errors(folder):
         folder.mkdir(exist_ok=True)
     _write_tensors(folder / TASK_TENSORS.format(number), method)

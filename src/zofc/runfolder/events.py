@@ -9,7 +9,7 @@ from typing import Any
 
 from zofc.errors import RunError
 from zofc.runfolder.files import explain_os_errors, parse_object
-from zofc.runfolder.names import EVENTS
+from zofc.runfolder.names import EVENTS_FILE
 
 Event = dict[str, Any]
 
@@ -18,7 +18,7 @@ class EventLog:
     """Appends events; a listener of training."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / EVENTS
+        self.path = folder / EVENTS_FILE
         with explain_os_errors(self.path):
             _drop_half_line(self.path)
             self.file = self.path.open("a", encoding="utf-8")
@@ -42,7 +42,7 @@ class EventTail:
     """Reads a log while it grows."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / EVENTS
+        self.path = folder / EVENTS_FILE
         self.offset = 0  # behind the last whole line that was read
 
     def read(self) -> tuple[bool, list[Event | None]]:
@@ -57,7 +57,7 @@ class EventTail:
         except FileNotFoundError:
             return False, []
         except OSError as error:
-            raise RunError(f"{self.path.parent}: cannot read {EVENTS}: {error.strerror}") from error
+            raise RunError(f"{self.path.parent}: cannot read {EVENTS_FILE}: {error.strerror}") from error
         whole = content[: content.rfind(b"\n") + 1]
         beginning = self.offset == 0
         self.offset += len(whole)

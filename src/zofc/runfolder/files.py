@@ -61,7 +61,7 @@ def write_atomic(path: Path, data: bytes | str) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_object(path: Path, value: Any) -> None:
     """Write a value as JSON, atomically."""
     write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
@@ -74,7 +74,7 @@ def damaged(path: Path, what: str) -> RunError:
     return RunError(f"{path.parent}: {path.name} {what}; restore the file, or remove the folder and run again")
 
 
-def read_bytes(path: Path) -> bytes | None:
+def read_if_present(path: Path) -> bytes | None:
     """The content of a file, None if there is no such file."""
     try:
         return path.read_bytes()
@@ -84,9 +84,9 @@ def read_bytes(path: Path) -> bytes | None:
         raise RunError(f"{path.parent}: cannot read {path.name}: {error.strerror}") from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file, {} if there is no such file."""
-    content = read_bytes(path)
+    content = read_if_present(path)
     return {} if content is None else parse_object(content, path)
 
 

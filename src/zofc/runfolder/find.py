@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zofc.errors import RunError
 from zofc.runfolder.identity import digest, folder_for
-from zofc.runfolder.names import COST_SUFFIX, EVENTS, RECIPE, RUNS_WITH_TASKS
+from zofc.runfolder.names import COST_SUFFIX, EVENTS_FILE, KEPT_RUNS_FOLDER, RECIPE_FILE
 from zofc.runfolder.run import Run, open_run
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ def find_runs(paths: Iterable[str | Path]) -> list[Path]:
             continue
         if not path.is_dir():
             raise RunError(f"{path}: no such folder" if not path.exists() else f"{path}: a file, expected a run folder")
-        below = [Path(parent) for parent, _, files in _walk(path) if RECIPE in files]
+        below = [Path(parent) for parent, _, files in _walk(path) if RECIPE_FILE in files]
         if not below:
-            raise RunError(f"{path}: not a run folder and none below it (a run folder has a {RECIPE})")
+            raise RunError(f"{path}: not a run folder and none below it (a run folder has a {RECIPE_FILE})")
         for folder in below:
             runs.setdefault(folder.resolve(), folder)
     if asked and not runs:
@@ -61,7 +61,7 @@ def read_runs(paths: Iterable[str | Path], on_damaged: Callable[[str], None] | N
 def newest_run(path: Path) -> Path | None:
     """The run folder at a path, or the one below it that was last written to and is no saved model; None while there is
     none."""
-    if (path / RECIPE).is_file() or (path / EVENTS).is_file():
+    if (path / RECIPE_FILE).is_file() or (path / EVENTS_FILE).is_file():
         return path
     if path.exists() and not path.is_dir():
         raise RunError(f"{path}: a file, expected a run folder")
@@ -72,7 +72,7 @@ def newest_run(path: Path) -> Path | None:
 
 def _written(folder: Path) -> float:
     times = [0.0]
-    for name in (RECIPE, EVENTS):
+    for name in (RECIPE_FILE, EVENTS_FILE):
         with suppress(OSError):
             times.append((folder / name).stat().st_mtime)
     return max(times)
@@ -83,7 +83,7 @@ def _walk(path: Path) -> Iterable[tuple[str, list[str], list[str]]]:
     seen: set[Path] = set()  # a link may lead back
     for parent, folders, files in os.walk(path, followlinks=True):
         here = Path(parent).resolve()
-        known = RECIPE in files or here in seen
+        known = RECIPE_FILE in files or here in seen
         folders[:] = [] if known else sorted(name for name in folders if not name.startswith("."))
         seen.add(here)
         yield parent, folders, files
@@ -100,9 +100,9 @@ def study_run(recipe: Recipe, runs: Path) -> Path:
     if not recipe.training.keep_tasks or not run.exists:
         return path
     learned = set(range(1, run.metrics.get("tasks", 0) + 1))
-    return path if set(run.kept_tasks) >= learned else folder_for(recipe, runs / RUNS_WITH_TASKS)
+    return path if set(run.kept_tasks) >= learned else folder_for(recipe, runs / KEPT_RUNS_FOLDER)
 
 
-def cost_file(recipe: Recipe, runs: Path, asked: Any) -> Path:
-    """Where a study has the cost of a recipe's step, measured as `asked`."""
-    return runs / f"{recipe.name.replace('/', '-')}-{digest(asked)}{COST_SUFFIX}"
+def cost_file(recipe: Recipe, runs: Path, request: Any) -> Path:
+    """Where a study has the cost of a recipe's step, measured as the request says."""
+    return runs / f"{recipe.name.replace('/', '-')}-{digest(request)}{COST_SUFFIX}"

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from zofc.runfolder.files import parse_json
-from zofc.runfolder.nested import value_at
+from zofc.runfolder.nested import dotted_value
 
-PLACES = {  # of each quantity in an entry of the file
+QUANTITY_KEYS = {  # of each quantity in an entry of the file
     "phi": ("phi", "old.score"),
     "lambda_max": ("lambda_max", "spectrum.largest"),
     "trace": ("trace", "trace.mean"),
@@ -35,8 +35,8 @@ def parse_flatness(text: bytes, path: Path) -> tuple[Flatness, ...]:
     rho = next(_numbers(content, "settings.rho", "rho"), None)
     entries = []
     for over, entry in _entries(content):
-        values = {name: value for name, keys in PLACES.items() for value in _numbers(entry, *keys)}
-        task = value_at(entry, "task")
+        values = {name: value for name, keys in QUANTITY_KEYS.items() for value in _numbers(entry, *keys)}
+        task = dotted_value(entry, "task")
         if isinstance(task, int) and values:
             entries.append(Flatness(task, str(entry.get("over", over)), values, rho))
     return tuple(entries)
@@ -44,8 +44,8 @@ def parse_flatness(text: bytes, path: Path) -> tuple[Flatness, ...]:
 
 def _entries(content: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Each entry with the parameters it is about: a list for each set of them, or one of rows that name theirs."""
-    sets = value_at(content, "by_set")
-    lists = {**(sets if isinstance(sets, Mapping) else {}), "all parameters": value_at(content, "rows")}
+    sets = dotted_value(content, "by_set")
+    lists = {**(sets if isinstance(sets, Mapping) else {}), "all parameters": dotted_value(content, "rows")}
     for name, entries in lists.items():
         for entry in entries if isinstance(entries, list) else ():
             if isinstance(entry, Mapping):
@@ -58,7 +58,7 @@ def _numbers(tree: object, *keys: str) -> Iterator[float]:
 
 def number_at(tree: object, key: str) -> float | None:
     """The finite number at a dotted key, None for anything else."""
-    value = value_at(tree, key)
+    value = dotted_value(tree, key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None

@@ -1,7 +1,7 @@
 """Which run belongs to which recipe: the same recipe finds its run folder again and continues only that one.
 
-How and where a recipe is executed does not count. A checkpoint remembers its recipe by a digest of the recipe file in
-its own folder, so that settings which later versions add do not part a run from its checkpoint.
+Execution settings (device, workers, …) do not count. A checkpoint is compared with the recipe file in its own folder,
+not with the validated recipe, so that a run can be resumed after later versions have added settings.
 """
 
 from __future__ import annotations
@@ -59,15 +59,17 @@ def lasting_values(recipe: Recipe) -> dict[str, Any]:
 
 
 def _substance(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that the result depends on."""
-    kept = {key: value for key, value in settings.items() if key != "resolved"}  # says how the file was made
+    """The settings that determine the result."""
+    kept = {
+        key: value for key, value in settings.items() if key != "resolved"
+    }  # the preset that the file was made from
     training = kept.get("training")
     if isinstance(training, Mapping):
         kept["training"] = {key: value for key, value in training.items() if key not in EXECUTION}
     return kept
 
 
-def differences(ours: Recipe, theirs: Recipe) -> list[str]:
+def recipe_differences(ours: Recipe, theirs: Recipe) -> list[str]:
     """Dotted keys in which two recipes differ, with both values."""
     a, b = (flatten(_substance(recipe.model_dump(mode="json"))) for recipe in (ours, theirs))
     return [

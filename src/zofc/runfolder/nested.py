@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def value_at(tree: Any, key: str) -> Any:
+def dotted_value(tree: Any, key: str) -> Any:
     """The value at a dotted key, None where there is none."""
     for part in key.split("."):
         tree = tree.get(part) if isinstance(tree, Mapping) else None

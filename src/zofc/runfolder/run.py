@@ -1,13 +1,13 @@
-"""A run folder as an object: the same `Run` for those who train, continue, measure and show a run (docs/run-folder.md).
+"""A run folder as an object: trainer, learner, analysis, report and live view all use the same `Run`.
 
-A file is read when it is first asked for, and again once it has changed. What a killed run lacks is empty or None;
-what is damaged raises a `RunError` that names the folder and the file.
+A file is read on first use, and again after it has changed. What a killed run lacks is empty or None; a damaged file
+raises a `RunError` that names the folder and the file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -21,23 +21,24 @@ from zofc.runfolder.files import (
     damaged,
     explain_os_errors,
     parse_object,
-    read_bytes,
+    read_if_present,
     write_atomic,
-    write_json,
+    write_object,
 )
 from zofc.runfolder.flatness import Flatness, number_at, parse_flatness
 from zofc.runfolder.identity import EXECUTION, recipe_digest, settings_digest
-from zofc.runfolder.nested import value_at
+from zofc.runfolder.lock import hold_lock, is_lock_held
+from zofc.runfolder.nested import dotted_value
 
 if TYPE_CHECKING:
     from zofc.recipe import Recipe
 
 Measurement = Literal["flatness", "curvature"]
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Series:
+class TaskSeries:
     """Numbers one after another, and their standard deviations where they are means."""
 
     values: tuple[float | None, ...]
@@ -54,7 +55,7 @@ class Run:
     def __str__(self) -> str:
         return str(self.path)
 
-    def _read(self, name: str, parse: Callable[[bytes, Path], T], missing: bytes) -> T:
+    def _read(self, name: str, parse: Callable[[bytes, Path], _T], missing: bytes) -> _T:
         """A file as `parse` understands it, parsed again only if it has changed."""
         path = self.path / name
         state = None
@@ -63,9 +64,9 @@ class Run:
             state = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
         key = name, parse
         if key not in self._parsed or self._parsed[key][0] != state:
-            content = read_bytes(path)
+            content = read_if_present(path)
             self._parsed[key] = state, parse(missing if content is None else content, path)
-        value: T = self._parsed[key][1]
+        value: _T = self._parsed[key][1]
         return value
 
     def _object(self, name: str) -> Mapping[str, Any]:
@@ -76,7 +77,7 @@ class Run:
     @property
     def recipe_file(self) -> Path:
         """The file that makes a folder a run folder."""
-        return self.path / names.RECIPE
+        return self.path / names.RECIPE_FILE
 
     @property
     def exists(self) -> bool:
@@ -86,7 +87,7 @@ class Run:
     @property
     def settings(self) -> Mapping[str, Any]:
         """The recipe as its file has it, of whatever version of zofc."""
-        return self._read(names.RECIPE, _parse_recipe, b"")
+        return self._read(names.RECIPE_FILE, _parse_recipe, b"")
 
     @property
     def recipe(self) -> Recipe:
@@ -97,7 +98,7 @@ class Run:
 
     def setting(self, key: str) -> Any:
         """The recipe's value at a dotted key, None where it has none."""
-        return value_at(self.settings, key)
+        return dotted_value(self.settings, key)
 
     @property
     def name(self) -> str:
@@ -111,16 +112,16 @@ class Run:
 
     @property
     def digest(self) -> str:
-        """What a checkpoint of this run remembers its recipe by."""
+        """Identifies the recipe in checkpoints of this run."""
         return settings_digest(self.settings)
 
     def check_recipe_unchanged(self, digest: str) -> None:
-        """Refuse a recipe other than the one that a checkpoint remembers; its file may be written otherwise."""
+        """Refuse a recipe other than the one a checkpoint was made with; formatting and comments may differ."""
         if digest not in (self.digest, recipe_digest(self.recipe)):
-            raise RunError(f"{self}: {names.RECIPE} was changed since this run began; start a new run with it")
+            raise RunError(f"{self}: {names.RECIPE_FILE} was changed since this run began; start a new run with it")
 
     def set_execution(self, recipe: Recipe) -> None:
-        """Take how and where to run from another recipe; every other setting stays as the file has it."""
+        """Take the execution settings from another recipe; all other settings stay as the file has them."""
         from zofc.recipe.parse import write_yaml
 
         execution = recipe.training.model_dump(include=set(EXECUTION))
@@ -132,42 +133,42 @@ class Run:
     @property
     def environment(self) -> Mapping[str, Any]:
         """Versions, device, and checksums of data and weights."""
-        return self._object(names.ENVIRONMENT)
+        return self._object(names.ENVIRONMENT_FILE)
 
     @property
     def metrics(self) -> Mapping[str, Any]:
         """The content of `metrics.json`."""
-        return self._object(names.METRICS)
+        return self._object(names.METRICS_FILE)
 
     @property
     def matrix(self) -> AccuracyMatrix | None:
         """None until the first task is evaluated."""
-        return self._read(names.MATRIX, _parse_matrix, b"{}")
+        return self._read(names.MATRIX_FILE, _parse_matrix, b"{}")
 
     @property
     def events(self) -> tuple[Event, ...]:
         """The content of `events.jsonl`."""
-        return self._read(names.EVENTS, parse_events, b"")
+        return self._read(names.EVENTS_FILE, parse_events, b"")
 
     def write_environment(self, value: Mapping[str, Any]) -> None:
         """Write `environment.json`."""
-        write_json(self.path / names.ENVIRONMENT, value)
+        write_object(self.path / names.ENVIRONMENT_FILE, value)
 
     def write_metrics(self, value: Mapping[str, Any]) -> None:
         """Write `metrics.json`."""
-        write_json(self.path / names.METRICS, value)
+        write_object(self.path / names.METRICS_FILE, value)
 
     def write_matrix(self, matrix: AccuracyMatrix) -> None:
         """Write `matrix.json`."""
-        write_json(self.path / names.MATRIX, matrix.to_json())
+        write_object(self.path / names.MATRIX_FILE, matrix.to_json())
 
     def check_weights(self, checksum: str | None) -> None:
         """Refuse a backbone other than the one that the run was trained with."""
-        if value_at(self.environment, "backbone.checksum") != checksum:
+        if dotted_value(self.environment, "backbone.checksum") != checksum:
             raise RunError(f"{self}: the backbone's weights changed since this run was trained (checksums differ)")
 
     def changed_data(self, checksums: Mapping[str, str | None]) -> list[str]:
-        """A sentence for each of these sources that the run has recorded another checksum of."""
+        """A sentence for each of these sources whose recorded checksum differs."""
         recorded = self.environment.get("data", {})
         return [
             f"the data of '{name}' changed since it was learned (its checksum differs)"
@@ -234,7 +235,7 @@ class Run:
     @property
     def learned(self) -> tuple[tuple[str, ...], ...]:
         """The classes of each task, of a saved model."""
-        groups = self._object(f"{names.CHECKPOINT}/{names.STATE}").get("groups") if self.saved else None
+        groups = self._object(f"{names.CHECKPOINT_FOLDER}/{names.STATE_FILE}").get("groups") if self.saved else None
         return tuple(tuple(map(str, group)) for group in groups) if isinstance(groups, list) else ()
 
     # -- what follows from the matrix --------------------------------------------------------------------------------
@@ -250,26 +251,26 @@ class Run:
         return {}
 
     @property
-    def accuracies(self) -> Series:
+    def accuracies(self) -> TaskSeries:
         """On all classes seen, after each task."""
-        return Series(all_classes_over_time(self.matrix) if self.matrix else ())
+        return TaskSeries(all_classes_over_time(self.matrix) if self.matrix else ())
 
     @property
-    def drops(self) -> Series:
+    def drops(self) -> TaskSeries:
         """Forgetting of each old task's classes."""
-        return Series(forgetting_by_group(self.matrix) if self.matrix else ())
+        return TaskSeries(forgetting_by_group(self.matrix) if self.matrix else ())
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """The folders that the numbers come from."""
         return (self.path,)
 
-    # -- what was made of it later -----------------------------------------------------------------------------------
+    # -- what was measured after training ----------------------------------------------------------------------------
 
     @property
     def kept_tasks(self) -> dict[int, Path]:
         """The files with the tensors kept after each task, by its number."""
-        files = (self.path / names.TASKS).glob("*.safetensors")
+        files = (self.path / names.TASKS_FOLDER).glob("*.safetensors")
         return dict(sorted((int(file.stem), file) for file in files if file.stem.isdecimal()))
 
     def measurement_file(self, kind: Measurement) -> Path:
@@ -281,10 +282,10 @@ class Run:
         return self._object(self.measurement_file(kind).name)
 
     def write_measurement(self, kind: Measurement, value: Mapping[str, Any], patience: float = 0) -> Path:
-        """Write a measurement; another process may be writing its own, which is waited for."""
+        """Write a measurement, waiting so many seconds for other processes that write to the run."""
         path = self.measurement_file(kind)
         with self.locked(patience):
-            write_json(path, value)
+            write_object(path, value)
         return path
 
     @property
@@ -300,44 +301,22 @@ class Run:
     # -- the folder --------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Read every file but the tensors, so that what is damaged is known now."""
+        """Read every file but the tensors: raises if one of them is damaged."""
         _ = self.settings, self.environment, self.matrix, self.metrics, self.events, self.flatness, self.learned
 
-    @contextmanager
-    def locked(self, patience: float = 0) -> Iterator[None]:
-        """Hold the sole right to write, waiting for it so many seconds; the system releases it however we end."""
-        from filelock import FileLock, Timeout
-
-        lock = FileLock(self.path / names.LOCK, timeout=patience)
-        with explain_os_errors(self.path):
-            try:
-                lock.acquire()
-            except Timeout as error:
-                text = f"{self} is being written by another process; wait for it or choose another folder"
-                raise RunError(text) from error
-        try:
-            yield
-        finally:
-            lock.release()
+    def locked(self, patience: float = 0) -> AbstractContextManager[None]:
+        """Hold the sole right to write, waiting for it so many seconds."""
+        return hold_lock(self.path, patience)
 
     def is_locked(self) -> bool | None:
-        """Whether a process of this machine holds the lock, by the system's list: asking for the lock might get it.
-        None where there is no such list."""
-        try:
-            lines = Path("/proc/locks").read_text().splitlines()
-        except OSError:
-            return None
-        try:
-            number = str((self.path / names.LOCK).stat().st_ino)
-        except OSError:
-            return False
-        return any(word.rpartition(":")[2] == number for line in lines for word in line.split() if word.count(":") == 2)
+        """Whether a process of this machine holds the lock; None where that is not known."""
+        return is_lock_held(self.path)
 
     def discard_if_empty(self) -> None:
         """Remove the folder of a run that was refused before its first checkpoint."""
-        if (self.path / names.CHECKPOINT).exists():
+        if (self.path / names.CHECKPOINT_FOLDER).exists():
             return
-        for name in (names.RECIPE, names.ENVIRONMENT, names.EVENTS, names.LOCK):
+        for name in (names.RECIPE_FILE, names.ENVIRONMENT_FILE, names.EVENTS_FILE, names.LOCK_FILE):
             with suppress(OSError):
                 (self.path / name).unlink()
         for folder in (self.path, self.path.parent):
@@ -350,7 +329,7 @@ def open_run(path: str | Path) -> Run:
     run = Run(path)
     if not run.exists:
         what = "has no" if run.path.is_dir() else "does not exist or is no folder, so it has no"
-        raise RunError(f"{path}: not a run folder, it {what} {names.RECIPE}")
+        raise RunError(f"{path}: not a run folder, it {what} {names.RECIPE_FILE}")
     return run
 
 
@@ -374,14 +353,14 @@ def create_run(path: Path, recipe: Recipe) -> Run:
 
 
 def is_free(path: Path) -> bool:
-    """Whether a new run folder can be made at a path: there is nothing, or what is left of one killed in its making."""
-    remains = {names.LOCK, names.CHECKPOINT, names.ENVIRONMENT}
+    """Whether a run folder can be created at a path: nothing is there, or the remains of a creation that was killed."""
+    remains = {names.LOCK_FILE, names.CHECKPOINT_FOLDER, names.ENVIRONMENT_FILE}
     return not path.exists() or (path.is_dir() and {entry.name for entry in path.iterdir()} <= remains)
 
 
 def page_in(folder: Path) -> Path:
     """The report about the runs in a folder."""
-    return folder / names.PAGE
+    return folder / names.PAGE_FILE
 
 
 def _parse_recipe(content: bytes, path: Path) -> dict[str, Any]:

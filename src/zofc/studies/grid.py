@@ -23,7 +23,7 @@ from zofc.errors import Interrupted, RunError, ZofcError
 from zofc.methods import complete_recipe
 from zofc.recipe import Recipe
 from zofc.runfolder import write_atomic
-from zofc.studies.jobs import TRAIN, Job, Row
+from zofc.studies.jobs import TRAIN, CellRow, Job
 from zofc.studies.pool import STOPPED, Killed, in_processes
 
 
@@ -58,12 +58,12 @@ class Cell:
         except ZofcError:
             return False
 
-    def describe(self, row: Row) -> str:
+    def describe(self, row: CellRow) -> str:
         """Its row in a few words."""
         return f"failed: {row['failed']}" if "failed" in row else self.work.describe(row)
 
 
-def run_cell(cell: Cell, runs: Path) -> Row:
+def run_cell(cell: Cell, runs: Path) -> CellRow:
     """Job what is left of a cell; its labels with what was found, or with why it failed."""
     gc.collect()  # the memory of a cell is its own
     try:
@@ -75,7 +75,7 @@ def run_cell(cell: Cell, runs: Path) -> Row:
         return {**cell.labels, "failed": f"{name}{error}"}
 
 
-def run_grid(cells: Sequence[Cell], runs: Path, workers: int = 1) -> Iterator[tuple[Cell, Row]]:
+def run_grid(cells: Sequence[Cell], runs: Path, workers: int = 1) -> Iterator[tuple[Cell, CellRow]]:
     """The cells' results as they come: first of those that need no other, then of those that do, at last of those that
     want the machine for themselves. What needs a failed cell fails with it."""
     failed: dict[str, str] = {}
@@ -98,7 +98,7 @@ def _stage(cell: Cell) -> int:
     return 2 if cell.work.alone else int(cell.needed is not None)
 
 
-def _work(cells: Sequence[Cell], runs: Path, workers: int) -> Iterator[tuple[Cell, Row]]:
+def _work(cells: Sequence[Cell], runs: Path, workers: int) -> Iterator[tuple[Cell, CellRow]]:
     """With several workers, in processes that share cores and GPUs, the longest first; what is finished is only read,
     and here."""
     left = []
@@ -145,7 +145,7 @@ def collect(
     about: Mapping[str, Any],
     workers: int = 1,
     on_progress: Callable[[str], None] = print,
-) -> list[Row]:
+) -> list[CellRow]:
     """Run a grid and keep its rows, in the order of the cells, in the file `out`, written anew after each. Rows that
     are there already are kept: those of a run of the same recipe for it, the others behind all. What had failed is
     tried again if it is asked for, and else stays known to have failed."""
@@ -164,17 +164,17 @@ def collect(
     return [found[number] for number in sorted(found)]
 
 
-def _among(failed: Row, rows: Sequence[Row]) -> bool:
+def _among(failed: CellRow, rows: Sequence[CellRow]) -> bool:
     """Whether what failed has been tried again: a row has the same labels."""
     labels = {key: value for key, value in failed.items() if key != "failed"}
     return any(labels.items() <= row.items() for row in rows)
 
 
-def _rows_before(out: Path, about: Mapping[str, Any]) -> list[Row]:
+def _rows_before(out: Path, about: Mapping[str, Any]) -> list[CellRow]:
     if not out.is_file():
         return []
     whole = json.loads(out.read_text())
-    rows: list[Row] = whole.pop("rows")
+    rows: list[CellRow] = whole.pop("rows")
     if whole != json.loads(json.dumps(about)):
         raise RunError(f"{out} holds rows that were made with other settings; name another file, or move it away")
     return rows

@@ -1,8 +1,7 @@
-"""How a cell of a grid is worked: its recipe is trained, or what a step of it costs is measured, or the flatness of its
-run.
+"""The jobs of a grid: train a recipe, measure the cost of a step, or measure the flatness of a run.
 
-Each of these leaves its result below the folder of runs, written whole, under a name that follows from what was asked.
-So what is there is not worked again, and a table made of it is the same however often its making was interrupted.
+Each leaves its result below the folder of runs, written atomically, under a name that follows from the recipe and the
+job. An existing result is reused, so a table is the same however often its computation was interrupted.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from typing import Any, ClassVar, Protocol
 
 from zofc.analysis.cost import cost
 from zofc.analysis.kept_run import KeptRun
-from zofc.analysis.run_flatness import Settings, measure
+from zofc.analysis.run_flatness import FlatnessSettings, measure_flatness
 from zofc.errors import RunError
 from zofc.recipe import Group, Recipe
 from zofc.runfolder import Run, open_run
-from zofc.runfolder.files import read_json, write_json
+from zofc.runfolder.files import read_object, write_object
 from zofc.runfolder.find import cost_file, study_run
 from zofc.runfolder.identity import lasting_values
 from zofc.runfolder.run import Measurement
@@ -26,18 +25,18 @@ from zofc.training.device import environment, pick_device
 from zofc.training.resolve import build_stream
 from zofc.training.runs import start_run, train
 
-KEPT = (
+RESULT_KEYS = (
     "all_classes", "final_average", "average_incremental", "last_task", "forgetting", "seconds", "peak_memory",
     "trainable_parameters", "steps",
 )  # fmt: skip
-ENVIRONMENT = ("python", "torch", "timm", "device_name")
-NOT_COST = ("checkpoint_minutes", "keep_tasks", "loggers")  # settings of training that no step notices
-SAVING = 20.0  # seconds that a process may take to save what it is at
-Row = dict[str, Any]
+ENVIRONMENT_KEYS = ("python", "torch", "timm", "device_name")
+NOT_COST = ("checkpoint_minutes", "keep_tasks", "loggers")  # settings of training that do not affect a step
+SAVE_SECONDS = 20.0  # that a process may take to save its run
+CellRow = dict[str, Any]
 
 
 class Job(Protocol):
-    """What is done with a recipe, and where its result lies."""
+    """What is done with a recipe, and where its result is kept."""
 
     @property
     def needs(self) -> Job | None:
@@ -45,7 +44,7 @@ class Job(Protocol):
 
     @property
     def alone(self) -> bool:
-        """Whether nothing else may run beside it, since it reads a clock."""
+        """Whether nothing else may run at the same time, because the job measures time."""
 
     def name(self, recipe: Recipe, runs: Path) -> str:
         """Of the result, below `runs`."""
@@ -53,10 +52,10 @@ class Job(Protocol):
     def done(self, recipe: Recipe, runs: Path) -> bool:
         """Whether its result is there."""
 
-    def do(self, recipe: Recipe, runs: Path) -> Row:
-        """Do what is left of it; what a table needs."""
+    def do(self, recipe: Recipe, runs: Path) -> CellRow:
+        """Do what is left of the job; returns what a table needs of the result."""
 
-    def describe(self, row: Row) -> str:
+    def describe(self, row: CellRow) -> str:
         """Its row in a few words."""
 
     def passes(self, recipe: Recipe) -> float:
@@ -80,26 +79,26 @@ class TrainRun:
         run = Run(study_run(recipe, runs))
         return run.exists and run.finished
 
-    def do(self, recipe: Recipe, runs: Path) -> Row:
+    def do(self, recipe: Recipe, runs: Path) -> CellRow:
         """A finished run is only read, so its device and images need not be here."""
         path = study_run(recipe, runs)
         if not self.done(recipe, runs):
-            _let_go(path)
+            _wait_for_unlock(path)
             train(start_run(recipe, path.parent))
         run = open_run(path)
         if run.matrix is None:
             raise RunError(f"{run} has no accuracy matrix; remove the folder to train the run again")
         return {
-            **{key: run.metrics[key] for key in KEPT},
+            **{key: run.metrics[key] for key in RESULT_KEYS},
             "over_time": list(run.accuracies.values),
             "tested": sum(run.matrix.counts),
-            "environment": {key: run.environment[key] for key in ENVIRONMENT},
+            "environment": {key: run.environment[key] for key in ENVIRONMENT_KEYS},
             "backbone": run.environment["backbone"]["checksum"],
             "data": run.environment["data"],
             "run": str(path.relative_to(runs)),
         }
 
-    def describe(self, row: Row) -> str:
+    def describe(self, row: CellRow) -> str:
         forgotten = "" if row["forgetting"] is None else f", forgetting {row['forgetting']:.1f}"
         return f"{row['all_classes']:.1f} % of all classes{forgotten}"
 
@@ -114,10 +113,10 @@ class TrainRun:
 TRAIN = TrainRun()
 
 
-def _let_go(path: Path) -> None:
+def _wait_for_unlock(path: Path) -> None:
     """Wait until a process of a grid that was killed has saved its run."""
     if path.is_dir():
-        with Run(path).locked(SAVING):
+        with Run(path).locked(SAVE_SECONDS):
             pass
 
 
@@ -153,21 +152,21 @@ class MeasureCost:
     def done(self, recipe: Recipe, runs: Path) -> bool:
         return self._file(recipe, runs).is_file()
 
-    def do(self, recipe: Recipe, runs: Path) -> Row:
+    def do(self, recipe: Recipe, runs: Path) -> CellRow:
         path = self._file(recipe, runs)
         if not path.is_file():
             made_with = environment(pick_device(recipe.training.device))
-            found = {
+            content = {
                 "recipe": recipe.model_dump(mode="json"),
-                "environment": {key: made_with[key] for key in ENVIRONMENT},
+                "environment": {key: made_with[key] for key in ENVIRONMENT_KEYS},
                 "cost": cost(recipe, self.steps, self.task).as_json(),
             }
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(path, found)
-        kept = read_json(path)
-        return {"cost": kept["cost"], "environment": kept["environment"], "result": path.name}
+            write_object(path, content)
+        content = read_object(path)
+        return {"cost": content["cost"], "environment": content["environment"], "result": path.name}
 
-    def describe(self, row: Row) -> str:
+    def describe(self, row: CellRow) -> str:
         phases = row["cost"]["phases"]
         return ", ".join(f"{'+'.join(phase['groups'])} {phase['step_seconds']:.3g} s a step" for phase in phases)
 
@@ -181,46 +180,53 @@ class MeasureCost:
 class MeasureFlatness:
     """Measure Φ of the recipe's run after each of its tasks, which it must keep."""
 
-    settings: Settings
+    settings: FlatnessSettings
 
     needs: ClassVar[Job | None] = TRAIN
     alone: ClassVar[bool] = False
     kind: ClassVar[Measurement] = "flatness"  # what the run folder and a row have it under
-    asked: ClassVar[tuple[str, ...]] = ("over", "rho", "images", "split", "rows", "every")  # that Φ depends on
+    relevant: ClassVar[tuple[str, ...]] = (
+        "over",
+        "rho",
+        "images",
+        "split",
+        "rows",
+        "every",
+    )  # settings that Φ depends on
 
     def name(self, recipe: Recipe, runs: Path) -> str:
         return str(Run(study_run(recipe, runs)).measurement_file(self.kind).relative_to(runs))
 
     def done(self, recipe: Recipe, runs: Path) -> bool:
-        return TRAIN.done(recipe, runs) and self._found(study_run(recipe, runs)) is not None
+        return TRAIN.done(recipe, runs) and self._result(study_run(recipe, runs)) is not None
 
-    def do(self, recipe: Recipe, runs: Path) -> Row:
+    def do(self, recipe: Recipe, runs: Path) -> CellRow:
         row = TRAIN.do(recipe, runs)
         path = runs / row["run"]
-        found = self._found(path)
-        if found is None:
+        result = self._result(path)
+        if result is None:
             run = KeptRun(path, recipe.training.device)
-            measured = measure(run, self.settings, [])
-            run.folder.write_measurement(self.kind, measured.as_json(), SAVING)
-            found = self._found(path)
-        return {**row, self.kind: found}
+            measured = measure_flatness(run, self.settings, [])
+            run.folder.write_measurement(self.kind, measured.as_json(), SAVE_SECONDS)
+            result = self._result(path)
+        return {**row, self.kind: result}
 
-    def _found(self, run: Path) -> dict[str, list[Any]] | None:
-        """What the run folder has of it, for each set of parameters; None if nothing, or measured otherwise."""
-        found = Run(run).measurement(self.kind)
-        wanted, usual = (json.loads(json.dumps(asdict(settings))) for settings in (self.settings, Settings()))
-        if not found or any(found["settings"].get(key, usual[key]) != wanted[key] for key in self.asked):
+    def _result(self, run: Path) -> dict[str, list[Any]] | None:
+        """The measurement in the run folder by set of parameters; None if there is none with these settings."""
+        content = Run(run).measurement(self.kind)
+        wanted, usual = (json.loads(json.dumps(asdict(settings))) for settings in (self.settings, FlatnessSettings()))
+        if not content or any(content["settings"].get(key, usual[key]) != wanted[key] for key in self.relevant):
             return None
         return {
-            name: [self._kept(entry) for entry in entries if entry["old"] is not None]
-            for name, entries in found["by_set"].items()
+            name: [self._summary(entry) for entry in entries if entry["old"] is not None]
+            for name, entries in content["by_set"].items()
         }
 
-    def _kept(self, entry: dict[str, Any]) -> Any:
-        """Of one state that has old tasks."""
+    def _summary(self, entry: dict[str, Any]) -> Any:
+        """What a row keeps of the state after a task."""
         return entry["task"], entry["old"]["score"]
 
-    def describe(self, row: Row) -> str:
+    def describe(self, row: CellRow) -> str:
         ends = {name: scores[-1] for name, scores in row[self.kind].items() if scores}
         return ", ".join(f"Φ {score:.3g} over {name} after task {task}" for name, (task, score) in ends.items())
 
@@ -245,20 +251,20 @@ class MeasureCurvature(MeasureFlatness):
     """Measure the Hessian of the old tasks' loss too, and what of forgetting it explains, after some of the tasks."""
 
     kind: ClassVar[Measurement] = "curvature"
-    asked: ClassVar[tuple[str, ...]] = (*MeasureFlatness.asked, "probes", "products", "tolerance")
+    relevant: ClassVar[tuple[str, ...]] = (*MeasureFlatness.relevant, "probes", "products", "tolerance")
 
-    def _kept(self, entry: dict[str, Any]) -> Any:
+    def _summary(self, entry: dict[str, Any]) -> Any:
         step = entry["forgetting"]
-        found, trace = entry["spectrum"], entry["trace"]
-        converged = found["converged"] and (step is None or step["spectrum"]["converged"])
+        spectrum, trace = entry["spectrum"], entry["trace"]
+        converged = spectrum["converged"] and (step is None or step["spectrum"]["converged"])
         return {
-            "task": entry["task"], "largest": found["largest"], "largest_error": found["residual"],
+            "task": entry["task"], "largest": spectrum["largest"], "largest_error": spectrum["residual"],
             "converged": converged, "trace": trace["mean"], "trace_error": trace["error"],
             "forgetting": None if step is None else {**step["over"], "bound_error": _bound_error(step)},
         }  # fmt: skip
 
-    def describe(self, row: Row) -> str:
-        ends = {name: found[-1] for name, found in row[self.kind].items() if found}
+    def describe(self, row: CellRow) -> str:
+        ends = {name: states[-1] for name, states in row[self.kind].items() if states}
         return ", ".join(f"λ {end['largest']:.3g} over {name} after task {end['task']}" for name, end in ends.items())
 
     def passes(self, recipe: Recipe) -> float:

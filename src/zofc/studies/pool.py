@@ -1,6 +1,6 @@
-"""Job in several processes that stop, and save what they are at, with the process that began them.
+"""Work on items in several processes, which save and stop when the process that started them is interrupted or gone.
 
-A process that is killed takes no other with it: its item is worked once more, with nothing beside it.
+A killed process does not affect the others: its item is tried once more, with no other process running.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from zofc.errors import Interrupted
 from zofc.training.signals import StopRequest, stop_signals
 
 STOPPED = "stopped and saved; the same command goes on from there"
-T = TypeVar("T")
-R = TypeVar("R")
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class Killed:
-    """In place of a result: how the process ended that was to find it."""
+    """In place of a result: how the process ended."""
 
     status: int  # minus the number of a signal
 
@@ -41,87 +41,95 @@ class Killed:
         return f"its process was killed (signal {-self.status}), alone too{memory * (self.status == -signal.SIGKILL)}"
 
 
-def _anywhere(seat: int) -> None:
+def _no_setup(seat: int) -> None:
     """For processes that are all the same."""
 
 
 def in_processes(
-    work: Callable[[T], R], items: Sequence[T], workers: int, sit: Callable[[int], None] = _anywhere
-) -> Iterator[tuple[int, R | Killed]]:
-    """`work` of every item, with its number, as they come; at last of those whose process was killed, one at a time. A
-    process begins with `sit`, given its number among those that are there at the same time."""
-    again = []
-    with stop_signals() as asked:
-        for number, found in _worked(work, dict(enumerate(items)), workers, asked, sit):
-            if isinstance(found, Killed):
-                again.append(number)
+    work: Callable[[_Item], _Result],
+    items: Sequence[_Item],
+    workers: int,
+    set_up: Callable[[int], None] = _no_setup,
+) -> Iterator[tuple[int, _Result | Killed]]:
+    """The number of each item and `work(item)`, in the order of completion; items whose process was killed come last,
+    one at a time. Each process first calls `set_up` with its seat, a number below `workers` that no other process has
+    at the same time."""
+    retries = []
+    with stop_signals() as request:
+        for number, result in _run(work, dict(enumerate(items)), workers, request, set_up):
+            if isinstance(result, Killed):
+                retries.append(number)
             else:
-                yield number, found
-        for number in again:
-            yield from _worked(work, {number: items[number]}, 1, asked, sit)
+                yield number, result
+        for number in retries:
+            yield from _run(work, {number: items[number]}, 1, request, set_up)
 
 
-def _worked(
-    work: Callable[[T], R], items: Mapping[int, T], workers: int, asked: StopRequest, sit: Callable[[int], None]
-) -> Iterator[tuple[int, R | Killed]]:
-    """The items' results by their numbers; where a process was killed, that it was. Another takes its place."""
-    left, team = deque(items), list[_Worker[T, R]]()
+def _run(
+    work: Callable[[_Item], _Result],
+    items: Mapping[int, _Item],
+    workers: int,
+    request: StopRequest,
+    set_up: Callable[[int], None],
+) -> Iterator[tuple[int, _Result | Killed]]:
+    """The results by the items' numbers; a killed process is replaced."""
+    left, team = deque(items), list[_Worker[_Item, _Result]]()
     try:
         while True:
-            while left and (idle := next((worker for worker in team if worker.at is None), None)):
+            while left and (idle := next((worker for worker in team if worker.number is None), None)):
                 idle.begin(number := left.popleft(), items[number])
             while left and len(team) < workers:
                 free = min(set(range(workers)) - {worker.seat for worker in team})
-                team.append(_Worker(work, sit, free))
+                team.append(_Worker(work, set_up, free))
                 team[-1].begin(number := left.popleft(), items[number])
-            busy = {worker: worker.at for worker in team if worker.at is not None}
+            busy = {worker: worker.number for worker in team if worker.number is not None}
             if not busy:
                 return
-            wait([worker.line for worker in busy], timeout=0.2)
+            wait([worker.connection for worker in busy], timeout=0.2)
             for worker, number in busy.items():
                 result = worker.result()
                 if result is not None:
                     if isinstance(result[0], Killed):
                         team.remove(worker)
                     yield number, result[0]
-            if asked.stop:
+            if request.stop:
                 raise Interrupted(STOPPED)
     finally:
         for worker in team:
-            worker.line.close()  # those at work save first, no other begins
+            worker.connection.close()  # busy workers save first, the others do not begin
         for worker in team:
             worker.process.join()
 
 
-class _Worker(Generic[T, R]):
-    """A process, with the number of the item that it is at."""
+class _Worker(Generic[_Item, _Result]):
+    """A process, with the number of the item that it works on."""
 
-    def __init__(self, work: Callable[[T], R], sit: Callable[[int], None], seat: int) -> None:
+    def __init__(self, work: Callable[[_Item], _Result], set_up: Callable[[int], None], seat: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self.at: int | None = None
+        self.number: int | None = None
         self.seat = seat
-        self.line, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(work, theirs, sit, seat))
-        with theirs, _unheard():
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_serve, args=(work, theirs, set_up, seat))
+        with theirs, _interrupts_blocked():
             self.process.start()
 
-    def begin(self, number: int, item: T) -> None:
-        self.at = number
-        with suppress(OSError):  # it is gone, which is seen when its result is asked for
-            self.line.send(item)
+    def begin(self, number: int, item: _Item) -> None:
+        self.number = number
+        with suppress(OSError):  # the process is gone, which `result` will notice
+            self.connection.send(item)
 
-    def result(self) -> tuple[R | Killed] | None:
-        """What it has found, once it has; what was raised there is raised here."""
+    def result(self) -> tuple[_Result | Killed] | None:
+        """The result, None while there is none; an exception of the worker is raised here."""
         alive = self.process.is_alive()  # asked first: what it sent before it ended counts
         try:
-            sent = self.line.recv() if self.line.poll() else None
+            message = self.connection.recv() if self.connection.poll() else None
         except (EOFError, OSError):
-            alive, sent = False, None
-        if sent is not None:
-            self.at, (found, error) = None, sent
+            alive, message = False, None
+        if message is not None:
+            self.number, (result, error) = None, message
             if error is not None:
                 raise error
-            return (found,)
+            return (result,)
         if alive:
             return None
         self.process.join()
@@ -129,8 +137,8 @@ class _Worker(Generic[T, R]):
 
 
 @contextmanager
-def _unheard() -> Iterator[None]:
-    """A process that is started here does not hear Ctrl-C; it reaches this one afterwards."""
+def _interrupts_blocked() -> Iterator[None]:
+    """Ctrl-C does not reach a process started in the block; this process gets it afterwards."""
     resource_tracker.ensure_running()  # whose own start would let Ctrl-C through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -141,50 +149,56 @@ def _unheard() -> Iterator[None]:
 
 # -- inside a worker -------------------------------------------------------------------------------------------------
 
-_stopping, _at_work = threading.Event(), threading.Event()
 
-
-def _serve(work: Callable[[Any], Any], line: Connection, sit: Callable[[int], None], seat: int) -> None:
-    """A worker stops what it is at when the other end of its line is closed, or that process gone. A terminal's own
-    signal reaches that process alone: a worker that got both would not wait to save."""
+def _serve(work: Callable[[Any], Any], connection: Connection, set_up: Callable[[int], None], seat: int) -> None:
+    """Work on items until the other end of the connection is closed or its process gone. The terminal's own Ctrl-C
+    reaches that process alone: a worker that got both signals would not wait to save."""
+    server = _Server(connection)
     os.setpgrp()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what came while it was starting
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what came while the process was starting
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _stop)
-    multiprocessing.set_start_method(None, force=True)  # else those who load its images would begin as slowly as it did
+    signal.signal(signal.SIGTERM, server.stop)
+    multiprocessing.set_start_method(None, force=True)  # else its own image loaders would start as slowly as it did
     remember_sources()
-    sit(seat)
-    items: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
-    threading.Thread(target=_listen, args=(line, items), daemon=True).start()
+    set_up(seat)
+    threading.Thread(target=server.listen, daemon=True).start()
     with suppress(Interrupted, OSError):
-        while item := items.get():
-            line.send(_done(work, *item))
+        while item := server.items.get():
+            connection.send(server.answer(work, *item))
 
 
-def _stop(_number: int, _frame: FrameType | None) -> None:
-    """Where nothing is trained yet that could be saved (training has a handler of its own)."""
-    if _at_work.is_set():
-        raise Interrupted("stopped before it began")
+class _Server:
+    """The items that a worker has received, and whether it works or has to stop."""
 
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.items: SimpleQueue[tuple[Any, ...]] = SimpleQueue()  # (): no more will come
+        self.stopping, self.working = threading.Event(), threading.Event()
 
-def _listen(line: Connection, items: SimpleQueue[tuple[Any, ...]]) -> None:
-    with suppress(EOFError, OSError):
-        while True:
-            items.put((line.recv(),))
-    _stopping.set()
-    items.put(())
-    if _at_work.is_set():
-        os.kill(os.getpid(), signal.SIGTERM)
+    def stop(self, _number: int, _frame: FrameType | None) -> None:
+        """Handle a signal before training has begun, which has a handler of its own."""
+        if self.working.is_set():
+            raise Interrupted("stopped before it began")
 
+    def listen(self) -> None:
+        """Receive items until the connection is closed, then stop the work in progress."""
+        with suppress(EOFError, OSError):
+            while True:
+                self.items.put((self.connection.recv(),))
+        self.stopping.set()
+        self.items.put(())
+        if self.working.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
 
-def _done(work: Callable[[Any], Any], item: Any) -> tuple[Any, Exception | None]:
-    _at_work.set()
-    try:
-        if _stopping.is_set():
-            raise Interrupted("not begun")
-        return work(item), None
-    except Exception as error:
-        return None, error
-    finally:
-        _at_work.clear()
+    def answer(self, work: Callable[[Any], Any], item: Any) -> tuple[Any, Exception | None]:
+        """The result or the error of an item."""
+        self.working.set()
+        try:
+            if self.stopping.is_set():
+                raise Interrupted("not begun")
+            return work(item), None
+        except Exception as error:
+            return None, error
+        finally:
+            self.working.clear()

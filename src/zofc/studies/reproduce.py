@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import zofc
+from zofc.analysis.task_start import OnProgress
 from zofc.errors import RecipeError
 from zofc.report.drawing import Chart
 from zofc.report.grid import Grid
@@ -16,11 +17,9 @@ from zofc.runfolder import ready_to_write, write_atomic
 from zofc.studies import export, figures, tables
 from zofc.studies.catalogue import Study
 from zofc.studies.grid import Cell, run_grid
-from zofc.studies.jobs import TRAIN, Row
+from zofc.studies.jobs import TRAIN, CellRow
 from zofc.studies.scale import Scale
 from zofc.studies.settings import SETTINGS
-
-OnProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def run_plan(plan: Plan, out: Path, workers: int, on_progress: OnProgress) -> di
         ready_to_write(folder / "any", f"; choose another folder with {option}")  # else its work would be lost
     distinct = plan.distinct
     wanted = {study.name: [(cell, cell.name(plan.runs)) for cell in plan.cells(study)] for study in plan.studies}
-    rows: dict[str, Row] = {}
+    rows: dict[str, CellRow] = {}
     names = {id(cell): name for name, cell in distinct.items()}
     for cell, row in run_grid(list(distinct.values()), plan.runs, workers):
         rows[names[id(cell)]] = row
@@ -103,7 +102,7 @@ def output_folder(out: Path, scale: Scale) -> Path:
     return out / f"{scale.name}{'-fast' * scale.fast}"
 
 
-def _write(plan: Plan, study: Study, rows: Sequence[Row], folder: Path) -> Grid:
+def _write(plan: Plan, study: Study, rows: Sequence[CellRow], folder: Path) -> Grid:
     """A study's files, in place of those that were there, unless every run failed."""
     folder.mkdir(parents=True, exist_ok=True)
     scale, columns = plan.scale, study.columns(plan.datasets)
@@ -123,7 +122,9 @@ def _write(plan: Plan, study: Study, rows: Sequence[Row], folder: Path) -> Grid:
     return grid
 
 
-def draw_study(study: Study, scale: Scale, rows: Sequence[Row], columns: Sequence[str]) -> Iterator[tuple[str, Chart]]:
+def draw_study(
+    study: Study, scale: Scale, rows: Sequence[CellRow], columns: Sequence[str]
+) -> Iterator[tuple[str, Chart]]:
     """A study's figures, each of one column, with the names of their files."""
     for setting in columns:
         mine = [row for row in rows if row["setting"] == setting]
@@ -132,7 +133,7 @@ def draw_study(study: Study, scale: Scale, rows: Sequence[Row], columns: Sequenc
                 yield name, chart
 
 
-def _charts(study: Study, scale: Scale, rows: Sequence[Row], setting: str) -> Iterator[tuple[str, Chart]]:
+def _charts(study: Study, scale: Scale, rows: Sequence[CellRow], setting: str) -> Iterator[tuple[str, Chart]]:
     where = f"({setting}, scale {scale.label})"
     title = f"{study.title} {where}"
     if study.shows == "trade-off":

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from zofc.analysis.run_flatness import Settings
+from zofc.analysis.run_flatness import FlatnessSettings
 from zofc.errors import RecipeError, nearest
 from zofc.recipe import Recipe
 
-FLATNESS_SCORE = Settings(directions=0, probes=0, products=0)  # Φ alone, at the paper's radius
-CURVATURE_SCORE = Settings(over=("peft",), directions=0, every=6)  # of the adapter, after three tasks of twenty
+FLATNESS_SCORE = FlatnessSettings(directions=0, probes=0, products=0)  # Φ alone, at the paper's radius
+CURVATURE_SCORE = FlatnessSettings(over=("peft",), directions=0, every=6)  # of the adapter, after three tasks of twenty
 
 # What results/small_rates.json has for few steps on a small ViT, of the classifier's rates and of the module's, by
 # family of recipes; ten times for what is in no study.
@@ -48,8 +48,8 @@ class Scale:
     backbone: str | None = None
     coda_pool: int | None = None
     timed_steps: int = 5  # of a cost
-    flatness: Settings = FLATNESS_SCORE
-    curvature: Settings = CURVATURE_SCORE
+    flatness: FlatnessSettings = FLATNESS_SCORE
+    curvature: FlatnessSettings = CURVATURE_SCORE
     fast: bool = False
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from zofc.analysis.run_flatness import Settings
+from zofc.analysis.run_flatness import FlatnessSettings
 from zofc.metrics import METRICS, mean_and_spread
 from zofc.report.grid import Grid
 from zofc.studies import costs
@@ -209,7 +209,7 @@ def _unconverged(rows: CostRows) -> str:
     return f" In {short} of {len(states)} states a λ had not converged, and is too low." if short else ""
 
 
-def _images(asked: Settings) -> str:
+def _images(asked: FlatnessSettings) -> str:
     return f"{asked.images} {asked.split} images a class" if asked.images else f"all {asked.split} images"
 
 

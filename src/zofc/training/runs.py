@@ -11,7 +11,7 @@ from zofc.methods import complete_recipe
 from zofc.recipe import Recipe
 from zofc.runfolder import Run, create_run, new_run, open_run
 from zofc.runfolder.checkpoint import load_checkpoint, save_checkpoint
-from zofc.runfolder.identity import differences, folder_for, recipe_digest
+from zofc.runfolder.identity import folder_for, recipe_differences, recipe_digest
 from zofc.runfolder.run import is_free
 from zofc.training.events import Listener
 from zofc.training.resolve import check_recipe, continue_stream, open_data, require_plugins
@@ -34,7 +34,7 @@ def resume_run(path: Path, recipe: Recipe | None = None) -> Run:
     run = open_run(path)
     require_plugins(run)
     recipe = recipe and complete_recipe(recipe)
-    if recipe is not None and (different := differences(recipe, run.recipe)):
+    if recipe is not None and (different := recipe_differences(recipe, run.recipe)):
         shown = "; ".join(different[:5]) + (f"; and {len(different) - 5} more" if len(different) > 5 else "")
         raise RunError(f"{path} was made by another recipe ({shown}). Leave that out to continue it as it is.")
     if recipe is not None and not run.finished:
@@ -84,7 +84,7 @@ def extend_run(path: Path, source: str, output: Path | None = None) -> Run:
     extended = recipe.model_copy(update={"data": data, "name": f"{recipe.name}+", "paper": None})
     new = Run(output or folder_for(extended, path.resolve().parent))
     if new.exists:
-        if differences(extended, new.recipe):
+        if recipe_differences(extended, new.recipe):
             raise RunError(f"{new} holds another run; choose a new folder with --output")
         return new
     if not is_free(new.path):

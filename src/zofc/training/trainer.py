@@ -30,7 +30,7 @@ from zofc.training.resolve import (
 from zofc.training.signals import StopRequest, stop_signals
 from zofc.training.task import TaskTraining
 
-KEPT = 2**30  # bytes of test images, decoded and cut, for the evaluations to come
+TEST_IMAGE_BYTES = 2**30  # of decoded and cropped test images, kept for later evaluations
 
 
 class Trainer:
@@ -48,11 +48,11 @@ class Trainer:
 
     def run(self) -> dict[str, Any]:
         """Train what is left of the run; returns its metrics."""
-        with self.folder.locked(), stop_signals() as asked:
+        with self.folder.locked(), stop_signals() as request:
             try:
                 self.events.listeners.insert(0, EventLog(self.folder.path))
                 self.events.listeners += make_loggers(self.recipe, self.folder.path)
-                return self._run(asked)
+                return self._run(request)
             except KeyboardInterrupt:
                 raise Interrupted(f"stopped at once; {self._how_to_continue}") from None
             except BudgetError as error:  # of any task: each is planned when it begins
@@ -68,30 +68,31 @@ class Trainer:
             finally:
                 self.events.close()
 
-    def _run(self, asked: StopRequest) -> dict[str, Any]:
+    def _run(self, request: StopRequest) -> dict[str, Any]:
         device = pick_device(self.recipe.training.device)
         set_up(device, self.recipe.training)
-        found = load_checkpoint(self.folder)
-        if found and found[0].inherited:
-            stream = continue_stream(self.recipe, found[0], self._notice)
+        checkpoint = load_checkpoint(self.folder)
+        inherited = checkpoint.progress.inherited if checkpoint else 0
+        if checkpoint and inherited:
+            stream = continue_stream(self.recipe, checkpoint.progress, self._notice)
         else:
             stream = open_stream(self.recipe, self._notice)
         model = IncrementalModel(self.recipe, device)
         model.method.expect(len(stream.tasks))
-        self._record_environment(stream, model, found[0].inherited if found else 0)
-        optimizers = self._restore(model, stream, found) if found else {}
-        self._announce("run_resumed" if found else "run_started", stream, model)
+        self._record_environment(stream, model, inherited)
+        optimizers = self._restore(model, stream, checkpoint) if checkpoint else {}
+        self._announce("run_resumed" if checkpoint else "run_started", stream, model)
         self.began = True
         if self.progress.rows:  # a run may have been killed after its checkpoint and before its results
             self._write_results(stream, model)
         for task in stream.tasks[self.progress.done :]:
-            if asked.stop:
+            if request.stop:
                 self._stop()
             fresh = len(model.tasks) == self.progress.done  # else the checkpoint was taken inside this task
             if fresh:
                 model.extend(task.names)
             training = TaskTraining(model, model.loader(stream.train_set(task)), self.events, len(stream.tasks))
-            self._learn(training, None if fresh else optimizers, asked)
+            self._learn(training, None if fresh else optimizers, request)
             self._evaluate(model, stream)
             if self.recipe.training.keep_tasks:  # before the checkpoint: a run killed in between keeps it again
                 keep_task(self.folder, self.progress.done, model.method.state_dict())
@@ -99,13 +100,13 @@ class Trainer:
             self._write_results(stream, model)
         metrics = dict(self.folder.metrics)
         self.events.send("run_finished", metrics=metrics)
-        if asked.stop:
-            raise Interrupted(f"{self.folder} is finished; stopped before anything that was to follow")
+        if request.stop:
+            raise Interrupted(f"{self.folder} is finished; stopped before the next run")
         return metrics
 
     # -- one task ----------------------------------------------------------------------------------------------------
 
-    def _learn(self, training: TaskTraining, optimizers: dict[str, Any] | None, asked: StopRequest) -> None:
+    def _learn(self, training: TaskTraining, optimizers: dict[str, Any] | None, request: StopRequest) -> None:
         """Train a task from its beginning, or from the checkpoint whose optimisers are given."""
         progress, model = self.progress, training.model
         if optimizers is not None:
@@ -128,7 +129,7 @@ class Trainer:
         for seconds in training.run():
             progress.task_seconds += seconds
             progress.task_steps += 1
-            if asked.stop:
+            if request.stop:
                 self._save(model, training)
                 self._stop()
             if time.monotonic() - self.saved_at > 60 * self.recipe.training.checkpoint_minutes:
@@ -148,7 +149,7 @@ class Trainer:
         )
 
     def _note_size(self, training: TaskTraining) -> None:
-        """What the task needed and moved."""
+        """Record the memory that the task needed and the parameters that it trained."""
         progress = self.progress
         before = progress.peak_memory[: training.index]
         unmeasured = [0] * (training.index - len(before))  # tasks learned elsewhere
@@ -180,11 +181,11 @@ class Trainer:
         self.events.send("evaluated", task=progress.done - 1, row=row, all_classes=overall, seconds=round(seconds, 3))
 
     def _test_loader(self, model: IncrementalModel, number: int, test: ImageSet) -> Loader:
-        """Of a group of classes, whose test images are seen again after every task: those that must be decoded are kept
-        as they are cut, while there is room."""
+        """The loader of a group's test images, which are evaluated after every task: images that must be decoded are
+        kept in memory while there is room."""
         if number in self.tests:
             return self.tests[number]
-        loader = model.loader(test, keep=KEPT - sum(loader.kept_bytes for loader in self.tests.values()))
+        loader = model.loader(test, keep=TEST_IMAGE_BYTES - sum(loader.kept_bytes for loader in self.tests.values()))
         if loader.kept_bytes:
             self.tests[number] = loader
         return loader
@@ -194,7 +195,7 @@ class Trainer:
         self.events.send("interrupted", **position)
         raise Interrupted(f"stopped and saved; {self._how_to_continue}")
 
-    # -- what is kept --------------------------------------------------------------------------------------------------
+    # -- files --------------------------------------------------------------------------------------------------
 
     @property
     def matrix(self) -> AccuracyMatrix:
@@ -218,15 +219,15 @@ class Trainer:
         self.saved_at = time.monotonic()
         self.events.send("checkpoint", task=progress.done, epoch=progress.epoch, step=progress.step)
 
-    def _restore(self, model: IncrementalModel, stream: AnyStream, found: Checkpoint) -> dict[str, Any]:
-        """Take up a checkpoint; returns the state of its optimisers."""
-        progress, tensors, optimizers = found
+    def _restore(self, model: IncrementalModel, stream: AnyStream, checkpoint: Checkpoint) -> dict[str, Any]:
+        """Continue from a checkpoint; returns the state of its optimisers."""
+        progress = checkpoint.progress
         self.folder.check_recipe_unchanged(progress.recipe)
         if list(stream.classes[: len(progress.classes)]) != progress.classes:
             raise RunError(f"{self.folder} learned other classes than the data now has; was the data set changed?")
         self.progress = progress
-        model.restore(progress.classes, progress.tasks, tensors)
-        return optimizers
+        model.restore(progress.classes, progress.tasks, checkpoint.method)
+        return checkpoint.optimizers
 
     def _write_results(self, stream: AnyStream, model: IncrementalModel) -> None:
         progress = self.progress
@@ -246,7 +247,7 @@ class Trainer:
         )
 
     def _record_environment(self, stream: AnyStream, model: IncrementalModel, inherited: int) -> None:
-        """Note what the run is made with, and refuse to go on with other data or weights than it began with."""
+        """Record software, data and weights, and refuse to continue with other data or weights than before."""
         before = self.folder.environment
         for changed in require_plugins(self.folder):
             self._notice(changed)
@@ -262,7 +263,7 @@ class Trainer:
         plugins = plugins_used(self.recipe)
         self.folder.write_environment({**made_with, "plugins": plugins} if plugins else made_with)
 
-    # -- what is told --------------------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------
 
     def _notice(self, text: str) -> None:
         self.events.send("notice", text=text)
