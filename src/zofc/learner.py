@@ -27,7 +27,7 @@ from zofc.plugins import load_plugin
 from zofc.recipe import Recipe, change_recipe, load_recipe
 from zofc.runfolder import Run, new_run, open_run
 from zofc.runfolder.checkpoint import Progress, load_checkpoint, save_checkpoint
-from zofc.runfolder.identity import recipe_digest
+from zofc.runfolder.identity import settings_digest
 from zofc.training.device import environment, pick_device, set_up
 from zofc.training.events import Events, Listener
 from zofc.training.incremental_model import IncrementalModel
@@ -201,8 +201,8 @@ class Learner:
         done = len(tasks)
         groups = [list(self.classes[start:stop]) for start, stop in tasks]
         progress = Progress(
-            recipe=recipe_digest(self.recipe), classes=list(self.classes), tasks=tasks, groups=groups, done=done,
-            inherited=done, rows=rows, counts=counts, trained=history.trained,
+            recipe=settings_digest(self.recipe.model_dump(mode="json")), classes=list(self.classes), tasks=tasks,
+            groups=groups, done=done, inherited=done, rows=rows, counts=counts, trained=history.trained,
         )  # fmt: skip
         with new_run(path, self.recipe) as run:
             save_checkpoint(run, progress, self.model.method.state_dict(), {})

@@ -38,12 +38,12 @@ def digest(value: Any) -> str:
 
 
 def settings_digest(settings: Mapping[str, Any]) -> str:
-    """Eight letters that differ between the settings of recipes, as their files have them."""
+    """Identifies the recipe of a checkpoint, by the settings as the recipe file has them."""
     return digest(_substance(settings))
 
 
 def recipe_digest(recipe: Recipe) -> str:
-    """Eight letters that differ between recipes."""
+    """Identifies a recipe in the name of its run folder, the same in every version that knows its settings."""
     return settings_digest(lasting_values(recipe))
 
 
@@ -59,10 +59,8 @@ def lasting_values(recipe: Recipe) -> dict[str, Any]:
 
 
 def _substance(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that determine the result."""
-    kept = {
-        key: value for key, value in settings.items() if key != "resolved"
-    }  # the preset that the file was made from
+    """The settings that determine the result, not which preset they came from or how they are executed."""
+    kept = {key: value for key, value in settings.items() if key != "resolved"}
     training = kept.get("training")
     if isinstance(training, Mapping):
         kept["training"] = {key: value for key, value in training.items() if key not in EXECUTION}

@@ -11,7 +11,7 @@ from zofc.methods import complete_recipe
 from zofc.recipe import Recipe
 from zofc.runfolder import Run, create_run, new_run, open_run
 from zofc.runfolder.checkpoint import load_checkpoint, save_checkpoint
-from zofc.runfolder.identity import folder_for, recipe_differences, recipe_digest
+from zofc.runfolder.identity import folder_for, recipe_differences, settings_digest
 from zofc.runfolder.run import is_free
 from zofc.training.events import Listener
 from zofc.training.resolve import check_recipe, continue_stream, open_data, require_plugins
@@ -90,7 +90,8 @@ def extend_run(path: Path, source: str, output: Path | None = None) -> Run:
     if not is_free(new.path):
         raise RunError(f"{new} is not empty and holds no run of this kind; choose a new folder with --output")
     progress = checkpoint.progress
-    progress.inherited, progress.recipe = progress.done, recipe_digest(extended)
+    progress.inherited = progress.done
+    progress.recipe = settings_digest(extended.model_dump(mode="json"))
     check_recipe(extended)
     continue_stream(extended, progress, lambda _: None)  # refuses what cannot be learned, before anything is written
     with new_run(new.path, extended) as run:
