@@ -11,7 +11,7 @@ from zofc.metrics import mean_and_spread
 from zofc.report.draw_matplotlib import encode, picture
 from zofc.report.drawing import GREY, INK, Axis, Chart, Curve, CurveStyle
 from zofc.runfolder import write_atomic
-from zofc.studies.jobs import Row
+from zofc.studies.jobs import CellRow
 from zofc.units import GIB
 
 METHOD_ORDER = (  # in the order of their styles, the same in every figure
@@ -24,19 +24,19 @@ TASK_AXIS = Axis("tasks learned", whole=True)
 TaskValues = Iterable[tuple[int, float | None]]  # after which task, and the value there
 
 
-def accuracy_chart(title: str, rows: Sequence[Row]) -> Chart:
+def accuracy_chart(title: str, rows: Sequence[CellRow]) -> Chart:
     """Accuracy on all classes seen after each task, by method."""
     y = Axis("accuracy on all classes seen (%)")
     return _over_tasks(title, y, rows, lambda row: enumerate(row["over_time"], 1))
 
 
-def flatness_chart(title: str, rows: Sequence[Row], over: str, rho: float) -> Chart:
+def flatness_chart(title: str, rows: Sequence[CellRow], over: str, rho: float) -> Chart:
     """Φ of the old tasks' loss after each task, by method."""
     y = Axis(f"Φ of the old tasks' loss at ρ = {rho:g} (1 / distance)")
     return _over_tasks(title, y, rows, lambda row: row["flatness"].get(over) or ())
 
 
-def curvature_chart(title: str, rows: Sequence[Row], over: str) -> Chart:
+def curvature_chart(title: str, rows: Sequence[CellRow], over: str) -> Chart:
     """The largest eigenvalue of the old tasks' Hessian, by method."""
     y = Axis("largest eigenvalue of the old tasks' Hessian (nats / distance²)")
     return _over_tasks(
@@ -44,7 +44,7 @@ def curvature_chart(title: str, rows: Sequence[Row], over: str) -> Chart:
     )
 
 
-def trade_off_chart(title: str, rows: Sequence[Row]) -> Chart:
+def trade_off_chart(title: str, rows: Sequence[CellRow]) -> Chart:
     """Peak memory of a step against the accuracy on all classes at the end: a point for each method, and a level for
     what trains nothing."""
     points, levels = [], []
@@ -69,7 +69,7 @@ def save_chart(chart: Chart, stem: Path) -> list[Path]:
     return paths
 
 
-def _over_tasks(title: str, y: Axis, rows: Sequence[Row], read: Callable[[Row], TaskValues]) -> Chart:
+def _over_tasks(title: str, y: Axis, rows: Sequence[CellRow], read: Callable[[CellRow], TaskValues]) -> Chart:
     """A curve for each method, the mean of its seeds after each task."""
     curves = []
     for name, mine in _by_line(rows).items():
@@ -83,9 +83,9 @@ def _over_tasks(title: str, y: Axis, rows: Sequence[Row], read: Callable[[Row], 
     return Chart(TASK_AXIS, y, _styled(curves), title)
 
 
-def _by_line(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def _by_line(rows: Sequence[CellRow]) -> dict[str, list[CellRow]]:
     """The rows that did not fail, by the line of the study that they belong to."""
-    lines: dict[str, list[Row]] = {}
+    lines: dict[str, list[CellRow]] = {}
     for row in rows:
         if "failed" not in row:
             lines.setdefault(row["line"], []).append(row)
