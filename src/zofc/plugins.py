@@ -11,19 +11,18 @@ from __future__ import annotations
 import hashlib
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata, util
 from pathlib import Path
 from typing import Any, TypeVar
 
 from zofc.errors import PluginError, nearest
 
-Entry = TypeVar("Entry")
-Made = TypeVar("Made")
+_Entry = TypeVar("_Entry")
 HINT = "; one of your own is loaded with --plugin FILE.py"
 
 
-class Registry(dict[str, Entry]):
+class Registry(dict[str, _Entry]):
     """Entries by the name that a recipe gives under `key`."""
 
     def __init__(self, kind: str, key: str, group: str) -> None:
@@ -31,12 +30,21 @@ class Registry(dict[str, Entry]):
         self.kind, self.key, self.group = kind, key, group
         self.modules: dict[str, str] = {}  # where each entry was defined
 
-    def register(self, name: str, entry: Entry, maker: Any) -> None:
+    def register(self, name: str, entry: _Entry, maker: Any) -> None:
         """Add an entry, defined by the class or function `maker`. Names of zofc's own are taken."""
         module = str(maker.__module__)
         if is_ours(self.modules.get(name, "")) and not is_ours(module):
             raise PluginError(f"{self.kind} '{name}' is part of zofc; give yours another name")
         self[name], self.modules[name] = entry, module
+
+    def add(self, name: str) -> Callable[[_Entry], _Entry]:
+        """A decorator that registers what it stands on."""
+
+        def register(entry: _Entry) -> _Entry:
+            self.register(name, entry, entry)
+            return entry
+
+        return register
 
     def knows(self, name: str) -> bool:
         """Whether there is such an entry, once the entry point of that name is loaded, if a package has one."""

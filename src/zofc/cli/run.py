@@ -30,7 +30,7 @@ def run(
 
     The same recipe finds its run again: a finished one is shown, an unfinished one is continued.
     """
-    from zofc.recipe import dump_recipe, load_recipe
+    from zofc.recipe import METHOD_SECTIONS, dump_recipe, load_recipe
     from zofc.runfolder.run import open_run, page_in
 
     names, overrides = split_words(words or [])
@@ -40,7 +40,8 @@ def run(
     recipes = [load_recipe(name, overrides) for name in names or usual]
     if show:
         for recipe in recipes:
-            if recipe.sections:  # else nothing needs the methods, which are slow to import
+            settings = {*recipe.sections, recipe.method.name, recipe.method.readout} & {*METHOD_SECTIONS}
+            if plugin or settings:  # else the methods, which are slow to import, have nothing to add
                 from zofc.methods import complete_recipe
 
                 recipe = complete_recipe(recipe)

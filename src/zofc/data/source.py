@@ -216,12 +216,7 @@ SOURCES: Registry[Opener] = Registry("source", "data.source", "zofc.sources")
 
 def source(name: str) -> Callable[[Opener], Opener]:
     """Register an opener: it receives the argument after the colon ('' if none) and the options."""
-
-    def register(opener: Opener) -> Opener:
-        SOURCES.register(name, opener, opener)
-        return opener
-
-    return register
+    return SOURCES.add(name)
 
 
 def open_source(spec: str, options: SourceOptions) -> Source:

@@ -20,12 +20,7 @@ PEFTS: Registry[PeftMaker] = Registry("module", "peft.kind", "zofc.pefts")
 
 def peft(name: str) -> Callable[[PeftMaker], PeftMaker]:
     """Register a function that makes a PEFT module under this name."""
-
-    def register(maker: PeftMaker) -> PeftMaker:
-        PEFTS.register(name, maker, maker)
-        return maker
-
-    return register
+    return PEFTS.add(name)
 
 
 @peft("adapter")

@@ -1,4 +1,4 @@
-"""Checks a layer against a pydantic model; what is wrong is told by file, line, key and remedy."""
+"""Checks a layer against a pydantic model; problems name file, line, key and remedy."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def explain_errors(model: type[BaseModel], layer: Layer, errors: list[ErrorDetai
     for key, wishes in expected.items():
         if any(other[: len(key)] == key and other != key for other in expected):
             continue  # an entry of this list is wrong, which says more than that the list is not text
-        value = value_at(layer.values, key)
+        value = _value_at(layer.values, key)
         text = f"expected {' or '.join(dict.fromkeys(wishes))}, got {quote(value)}"
         if wishes == ["text"] and isinstance(value, (bool, int, float)):
             text += "; in quotes it would be text"
@@ -84,12 +84,12 @@ def locate(loc: Key, values: Value) -> Key:
     return tuple(key)
 
 
-def value_at(values: Value, key: Key) -> Value:
+def _value_at(values: Value, key: Key) -> Value:
     """The value of a nested key."""
-    found: Any = values
+    value: Any = values
     for part in key:
-        found = found[part]
-    return found  # type: ignore[no-any-return]
+        value = value[part]
+    return value  # type: ignore[no-any-return]
 
 
 def keys_of(kind: Any, key: Key) -> list[str]:

@@ -18,12 +18,12 @@ FILE_KEYS = ("extends", "presets", "resolved")  # they shape a file and are no p
 
 
 TAG = "tag:yaml.org,2002:"
-DIGITS = list("-+.0123456789")
+NUMBER_STARTS = list("-+.0123456789")
 PLAIN = {  # what an unquoted scalar is taken for, and the characters it may start with
     "null": (re.compile(r"(?:~|null|Null|NULL|)\Z"), ["~", "n", "N", ""]),
     "bool": (re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"), list("tTfF")),
-    "int": (re.compile(r"[-+]?[0-9]+\Z"), DIGITS),
-    "float": (re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z"), DIGITS),
+    "int": (re.compile(r"[-+]?[0-9]+\Z"), NUMBER_STARTS),
+    "float": (re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z"), NUMBER_STARTS),
 }
 
 
@@ -42,7 +42,7 @@ class Writer(yaml.SafeDumper):
 Reader.yaml_implicit_resolvers = {}
 for _kind, (_pattern, _first) in PLAIN.items():
     Reader.add_implicit_resolver(TAG + _kind, _pattern, _first)
-Writer.add_implicit_resolver(TAG + "float", PLAIN["float"][0], DIGITS)
+Writer.add_implicit_resolver(TAG + "float", PLAIN["float"][0], NUMBER_STARTS)
 Writer.add_representer(tuple, lambda writer, items: writer.represent_sequence(TAG + "seq", items, True))
 Writer.add_representer(  # PyYAML loses unusual line breaks outside double quotes
     str,

@@ -39,7 +39,7 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-Section = TypeVar("Section", bound=Strict)
+_Section = TypeVar("_Section", bound=Strict)
 SectionValues = Annotated[
     dict[str, Any], BeforeValidator(lambda value: value.model_dump() if isinstance(value, Strict) else value)
 ]
@@ -297,7 +297,7 @@ class Recipe(Strict):
         self._sources = Sources({key: origin for key, origin in origins.items() if key and key[0] in self.sections})
         return self
 
-    def section(self, name: str, model: type[Section]) -> Section:
+    def section(self, name: str, model: type[_Section]) -> _Section:
         """The settings of a method as it declares them, defaults where the recipe says nothing."""
         values, problems = validate(model, Layer(self.name, dict(self.sections), self.origins).part(name))
         if values is None:
