@@ -91,7 +91,8 @@ def schedule(step: int, steps: int) -> float:
 
 def train_with_labels(vit: VisionTransformer, images: Tensor, labels: Tensor, options: argparse.Namespace) -> None:
     """Train the backbone with labels."""
-    groups = param_groups_weight_decay(vit, options.weight_decay, vit.no_weight_decay())  # matrices alone decay
+    exempt = vit.no_weight_decay()  # beside biases and norms: the class token and positions
+    groups = param_groups_weight_decay(vit, options.weight_decay, no_weight_decay_list=exempt)
     opt = torch.optim.AdamW(groups, options.lr)
     steps = options.epochs * max(1, len(labels) // options.batch_size)
     plan = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: schedule(step, steps))

@@ -27,7 +27,6 @@ from torchvision.datasets import CIFAR100
 from zofc.data import EncodedImages, Source, SourceOptions, describe_sources, open_source
 from zofc.data.concat import join
 from zofc.data.decoding import image_sizes, settle, verify
-from zofc.data.imagenet_r import export_lists
 from zofc.data.selection import select_per_class
 from zofc.data.source import decode
 from zofc.errors import DataError
@@ -526,18 +525,6 @@ def test_imagenet_r_split_follows_from_file_names_alone(imagenet_r: Path, notice
     assert any("the split is ours" in text for text in notices)
     assert any("found 3 classes, the published data set has 200" in text for text in notices)
     assert sorted(imagenet_r.rglob("*")) == before, "nothing may be written in the user's root"
-
-
-def test_imagenet_r_lists_can_be_exported_and_read_back(imagenet_r: Path, tmp_path: Path) -> None:
-    quiet = SourceOptions(root=imagenet_r, notice=lambda text: None)
-    ours = open_source("imagenet-r", quiet)
-    train, test = export_lists(imagenet_r, tmp_path / "lists")
-    assert len(train.read_text().splitlines()) == 24
-    for file in (train, test):
-        (imagenet_r / file.name).write_text(file.read_text())
-    listed = open_source("imagenet-r", quiet)
-    assert listed.checksum == ours.checksum
-    assert file_names(listed, "train") == file_names(ours, "train")
 
 
 def test_imagenet_r_prepared_as_train_and_test_folders(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from torchvision.datasets import CIFAR100
 
-from zofc.data.roots import candidates
+from zofc.data.roots import data_roots
 from zofc.data.selection import select_split
 from zofc.data.source import ArrayImages, ImageSet, Source, SourceOptions, refuse_argument, source
 from zofc.errors import DataError
@@ -21,24 +21,19 @@ from zofc.errors import DataError
 def cifar100(argument: str, options: SourceOptions) -> Source:
     """In the root, or else downloaded into it."""
     refuse_argument("cifar100", argument)
-    roots = candidates("cifar100", options)
-    root = next((r for r in roots if _holds_data(r)), roots[0])
+    roots = data_roots("cifar100", options)
+    known = CIFAR100.base_folder, CIFAR100.filename, "*.parquet"
+    root = next((root for root in roots if any(any(root.glob(pattern)) for pattern in known)), roots[0])
     if list(root.glob("*.parquet")):
         from zofc.data.shards import read_parquet  # here, so that only those who read shards wait for pyarrow
 
         return read_parquet("cifar100", root, options)
-    train = _read(root, "train", options.per_class, options)
-    test = _read(root, "test", options.test_per_class, options)
+    (classes, train), (_, test) = (_read(root, split, options) for split in ("train", "test"))
     checksum = "+".join(md5 for _, md5 in (*CIFAR100.train_list, *CIFAR100.test_list))
-    return Source("cifar100", train[0], train[1], test[1], f"md5:{checksum}")
+    return Source("cifar100", classes, train, test, f"md5:{checksum}")
 
 
-def _holds_data(root: Path) -> bool:
-    known = CIFAR100.base_folder, CIFAR100.filename, "*.parquet"
-    return any(any(root.glob(pattern)) for pattern in known)
-
-
-def _read(root: Path, split: str, per_class: int | None, options: SourceOptions) -> tuple[tuple[str, ...], ImageSet]:
+def _read(root: Path, split: str, options: SourceOptions) -> tuple[tuple[str, ...], ImageSet]:
     present = (root / CIFAR100.base_folder).exists()
     try:
         data = CIFAR100(root, train=split == "train", download=not present)
@@ -54,5 +49,5 @@ def _read(root: Path, split: str, per_class: int | None, options: SourceOptions)
             "where they are with data.root."
         ) from error
     labels = np.array(data.targets, np.int64)
-    chosen = select_split(labels, split, per_class, options.seed)
+    chosen = select_split(labels, split, options)
     return tuple(data.classes), ImageSet(ArrayImages(data.data[chosen], f"cifar100 {split}"), labels[chosen])

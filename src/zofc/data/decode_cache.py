@@ -16,8 +16,8 @@ import tempfile
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -44,7 +44,7 @@ AUTO_BYTES = 2 * 10**9  # decoded, of a source that is kept without being asked
 AUTO_IMAGES = 1000  # fewer are decoded in no time
 AUTO_PART = 0.1  # of a source that a run must use, or it decodes only what it uses
 SAMPLE = 64  # images whose headers tell the size of all
-PATIENCE = 1800.0  # seconds that a run waits for another one's decoding
+LOCK_SECONDS = 1800.0  # seconds that a run waits for another one's decoding
 BLOCK = 1 << 24
 
 
@@ -158,7 +158,7 @@ class DecodeCache:
             _hold(handle)
             about = json.loads(handle.read())
             store = Store.open(path, handle)
-            sound = len(store) == about["images"] and checksum(store.pixels) == about["checksum"]
+            sound = len(store) == about["images"] and crc32(store.pixels) == about["checksum"]
         except (FileNotFoundError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
             sound = False
         if not sound:
@@ -174,37 +174,31 @@ class DecodeCache:
     def build(self, part: CachePart) -> Store | None:
         """Decode a part, unless another process does: then wait for it and read what it made."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._locked(part.key) as locked:
-            if not locked:
-                return None
-            if (store := self.find(part.key)) is not None:
-                return store
-            self._remove_leftovers(part.key)
-            draft = Path(tempfile.mkdtemp(prefix=f"{part.key}.part-", dir=self.folder))
-            try:
-                _decode_into(draft, part)
-                with suppress(OSError):  # another process was first, where there are no locks
-                    draft.rename(self.folder / part.key)
-            finally:
-                shutil.rmtree(draft, ignore_errors=True)
-            return self.find(part.key)
-
-    @contextmanager
-    def _locked(self, key: str) -> Iterator[bool]:
-        lock = FileLock(self.folder / f"{key}.lock")
+        lock = FileLock(self.folder / f"{part.key}.lock")
         try:
             lock.acquire(timeout=1)
         except Timeout:
             self.notice("another run is decoding the same images; waiting for it")
             try:
-                lock.acquire(timeout=PATIENCE)
+                lock.acquire(timeout=LOCK_SECONDS)
             except Timeout:
-                yield False
-                return
+                return None
         try:
-            yield True
+            store = self.find(part.key)
+            return self._decode(part) if store is None else store
         finally:
             lock.release()
+
+    def _decode(self, part: CachePart) -> Store | None:
+        self._remove_leftovers(part.key)
+        draft = Path(tempfile.mkdtemp(prefix=f"{part.key}.part-", dir=self.folder))
+        try:
+            _decode_into(draft, part)
+            with suppress(OSError):  # another process was first, where there are no locks
+                draft.rename(self.folder / part.key)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        return self.find(part.key)
 
     def entries(self) -> list[CacheEntry]:
         """All entries, the one used last first."""
@@ -222,10 +216,7 @@ class DecodeCache:
 
     def make_room(self, size: int) -> bool:
         """Evict entries, those used longest ago first and none that is in use, until `size` more bytes fit."""
-        if not self.folder.is_dir():
-            return self._fits(size, 0)
-        for leftover in self.folder.glob("*.part-*"):
-            self._remove_if_unowned(leftover.name.partition(".")[0])
+        self._sweep()
         entries = self.entries()
         total = sum(entry.bytes for entry in entries)
         for entry in reversed(entries):
@@ -233,9 +224,6 @@ class DecodeCache:
                 break
             if not entry.in_use and self.remove(entry.key):
                 total -= entry.bytes
-        return self._fits(size, total)
-
-    def _fits(self, size: int, total: int) -> bool:
         if total + size <= self.limit:
             return True
         self.notice(
@@ -256,14 +244,14 @@ class DecodeCache:
         """Remove all entries; how many were removed, and how many are in use and stay."""
         entries = self.entries()
         removed = sum(self.remove(entry.key) for entry in entries)
-        for leftover in self.folder.glob("*.part-*"):
-            self._remove_if_unowned(leftover.name.partition(".")[0])
+        self._sweep()
         return removed, len(entries) - removed
 
-    def _remove_if_unowned(self, key: str) -> None:
-        lock = FileLock(self.folder / f"{key}.lock")
-        with suppress(Timeout, OSError), lock.acquire(timeout=0):
-            self._remove_leftovers(key)
+    def _sweep(self) -> None:
+        """Remove what killed processes left behind, unless another process is at it."""
+        for key in {leftover.name.partition(".")[0] for leftover in self.folder.glob("*.part-*")}:
+            with suppress(Timeout, OSError), FileLock(self.folder / f"{key}.lock").acquire(timeout=0):
+                self._remove_leftovers(key)
 
     def _remove_leftovers(self, key: str) -> None:
         """What a killed process left behind; the lock of `key` is ours, so no other is at it."""
@@ -294,7 +282,7 @@ def _decode_into(folder: Path, part: CachePart) -> None:
     (folder / ENTRY).write_text(json.dumps(about))
 
 
-def checksum(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
+def crc32(pixels: np.ndarray[Any, np.dtype[np.uint8]]) -> int:
     """CRC-32 of an array's bytes."""
     code = 0
     for start in range(0, len(pixels), BLOCK):

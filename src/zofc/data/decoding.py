@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 import numpy as np
@@ -86,7 +87,9 @@ def settle(
 
 def _decode_alike(images: EncodedImages, limit: int) -> tuple[NDArray[np.uint8] | None, list[DataError | None]]:
     """All images as (n, height, width, 3) with what was wrong with each, or None at the first odd size."""
-    first = _size_or_none(images, 0) if len(images) else None
+    first = None
+    with suppress(DataError):
+        first = images.size(0) if len(images) else None
     if first is None or len(images) * first[0] * first[1] * 3 > limit:
         return None, []
     array = np.zeros((len(images), *first, 3), np.uint8)
@@ -107,13 +110,6 @@ def _decode_alike(images: EncodedImages, limit: int) -> tuple[NDArray[np.uint8] 
             return None, []
         faults.append(result if isinstance(result, DataError) else None)
     return array, faults
-
-
-def _size_or_none(images: EncodedImages, index: int) -> tuple[int, int] | None:
-    try:
-        return images.size(index)
-    except DataError:
-        return None
 
 
 def _sound(

@@ -17,13 +17,13 @@ from zofc.data.roots import find_root
 from zofc.data.source import Source, SourceOptions, source
 from zofc.errors import DataError, nearest
 
-GET = "DomainNet, Peng et al., 'cleaned version': six archives and their train and test lists (https://ai.bu.edu/M3SDA)"
+DOMAINNET = (
+    "DomainNet, Peng et al., 'cleaned version': six archives and their train and test lists (https://ai.bu.edu/M3SDA)"
+)
 DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
-CLASSES = 345
-LAYOUT = "DOMAIN/CLASS/image.jpg LABEL"
 
 Entry = tuple[str, str, str, int]  # file, domain, class, label
-Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # half a million lines: C if it was built
+YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # half a million lines: C if it was built
 
 
 @source("domainnet")
@@ -33,7 +33,7 @@ def domainnet(argument: str, options: SourceOptions) -> Source:
     for domain in domains:
         if domain not in DOMAINS:
             raise DataError(f"data.source: domainnet has no domain '{domain}'{nearest(domain, DOMAINS)}")
-    root = find_root("domainnet", options, GET)
+    root = find_root("domainnet", options, DOMAINNET)
     train, test = (_entries(root, split, domains) for split in ("train", "test"))
     names = _class_names(train + test)
     index = {label: position for position, label in enumerate(names)}
@@ -43,7 +43,7 @@ def domainnet(argument: str, options: SourceOptions) -> Source:
         styles = np.array([domains.index(domain) for _, domain, _, _ in entries], np.int64)
         return FileList(root, [file for file, *_ in entries], labels, styles)
 
-    expect_classes("domainnet", len(names), CLASSES, options.notice)
+    expect_classes("domainnet", len(names), 345, options.notice)
     name = f"domainnet:{argument}" if argument else "domainnet"
     return open_file_lists(name, tuple(names.values()), listing(train), listing(test), options, domains)
 
@@ -57,7 +57,7 @@ def _entries(root: Path, split: str, domains: tuple[str, ...]) -> list[Entry]:
 
 def _read_list(file: Path, domain: str) -> list[Entry]:
     if not file.exists():
-        raise DataError(f"domainnet: {file} is missing; get {GET}, or choose domains as in domainnet:real,sketch")
+        raise DataError(f"domainnet: {file} is missing; get {DOMAINNET}, or choose domains as in domainnet:real,sketch")
     entries = []
     for number, line in read_lines(file):
         path, _, label = line.rpartition(" ")
@@ -70,7 +70,7 @@ def _read_list(file: Path, domain: str) -> list[Entry]:
 
 def _read_yaml(file: Path) -> list[Entry]:
     try:
-        content = yaml.load(file.read_bytes(), Loader=Loader)
+        content = yaml.load(file.read_bytes(), Loader=YamlLoader)
         pairs = list(zip(content["data"], content["targets"], strict=True))
     except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{file}: expected the keys data and targets, two lists of one length ({error})") from error
@@ -81,7 +81,7 @@ def _entry(path: str, label: str, where: str) -> Entry:
     """The last three parts of a path count: CODA-Prompt's begin with the folder its data lay in."""
     parts = PurePosixPath(path).parts[-3:]
     if len(parts) < 3 or {"..", "/"} & set(parts) or not label.isdecimal():
-        raise DataError(f"{where}: expected {LAYOUT}, got '{path} {label}'")
+        raise DataError(f"{where}: expected DOMAIN/CLASS/image.jpg LABEL, got '{path} {label}'")
     return "/".join(parts), parts[0], parts[1], int(label)
 
 

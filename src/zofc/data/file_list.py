@@ -43,19 +43,14 @@ def open_file_lists(
 ) -> Source:
     """The source made of two listings."""
     check_trainable(classes, train.labels, test.labels, name)
-    chosen = [
-        _choose(train, "train", options.per_class, options),
-        _choose(test, "test", options.test_per_class, options),
-    ]
-    store = _open_store(name, train, test, sum(len(part.files) for part in chosen), options)
-    sets = {split: _read(part, store, options) for split, part in zip(("train", "test"), chosen, strict=True)}
+    chosen = {
+        split: files.take(select_split(files.labels, split, options, files.domains))
+        for split, files in (("train", train), ("test", test))
+    }
+    store = _open_store(name, train, test, sum(len(part.files) for part in chosen.values()), options)
+    sets = {split: _read(part, store, options) for split, part in chosen.items()}
     check_trainable(classes, sets["train"].labels, sets["test"].labels, name)  # broken ones may have been left out
-    return Source(name, tuple(classes), **sets, checksum=checksum(train, test), domain_names=tuple(domain_names))
-
-
-def _choose(listing: FileList, split: str, per_class: int | None, options: SourceOptions) -> FileList:
-    domains = listing.domains if options.per_domain else None
-    return listing.take(select_split(listing.labels, split, per_class, options.seed, domains))
+    return Source(name, tuple(classes), **sets, checksum=files_checksum(train, test), domain_names=tuple(domain_names))
 
 
 @dataclass(frozen=True)
@@ -81,7 +76,7 @@ def _open_store(name: str, train: FileList, test: FileList, asked: int, options:
     spread = files[:: max(1, len(files) // SAMPLE)]
     if options.cache == "off" or (options.cache == "auto" and not is_small(_encoded(root, spread), len(files))):
         return None
-    key = cache_key(f"files in {root.resolve()}", *(f"{file} {_state(root / file)}" for file in files))
+    key = cache_key(f"files in {root.resolve()}", *(" ".join(map(str, (file, *_state(root / file)))) for file in files))
     part = CachePart(key, name, len(files), lambda: _encoded(root, files), lambda: _encoded(root, spread))
     stores = open_stores([part], asked, options)
     if stores is None:
@@ -102,28 +97,23 @@ def _read(chosen: FileList, store: FileStore | None, options: SourceOptions) -> 
     return ImageSet(images, chosen.labels, chosen.domains)
 
 
-def _state(file: Path) -> str:
+def _state(file: Path) -> tuple[int, int, int]:
+    """Size and times; a file that is listed and not there is found broken when it is decoded."""
     try:
         status = file.stat()
     except OSError:
-        return "absent"
-    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+        return -1, 0, 0
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def checksum(train: FileList, test: FileList) -> str:
+def files_checksum(train: FileList, test: FileList) -> str:
     """SHA-256 over split, path and size of every file listed: quick, and it notices a different copy."""
     digest = hashlib.sha256()
     for split, listing in (("train", train), ("test", test)):
         for file in listing.files:
-            digest.update(f"{split}\t{file}\t{_size(listing.root / file)}\n".encode())
+            size = _state(listing.root / file)[0]
+            digest.update(f"{split}\t{file}\t{size}\n".encode())
     return f"sha256:{digest.hexdigest()}"
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:
-        return -1  # listed, but not there: found broken when it is decoded
 
 
 def read_lines(file: Path) -> list[tuple[int, str]]:

@@ -2,7 +2,7 @@
 
 The published archive has no split, and the splits in use differ from code to code. We take the root's
 `train/` and `test/` folders, or its `train.txt` and `test.txt` (a relative path a line), else hold out 20 %
-of each class, a pure function of its sorted file names and the seed 1993, which `export_lists` writes down.
+of each class, a pure function of its sorted file names and the seed 1993.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from zofc.data.selection import hold_out
 from zofc.data.source import Source, SourceOptions, refuse_argument, source
 from zofc.errors import DataError
 
-GET = "ImageNet-R, Hendrycks et al., imagenet-r.tar (https://github.com/hendrycks/imagenet-r)"
-SPLIT_SEED, TEST_FRACTION, CLASSES = 1993, 0.2, 200
+IMAGENET_R = "ImageNet-R, Hendrycks et al., imagenet-r.tar (https://github.com/hendrycks/imagenet-r)"
+SPLIT_SEED, TEST_FRACTION, PUBLISHED_CLASSES = 1993, 0.2, 200
 
 
 @source("imagenet-r")
 def imagenet_r(argument: str, options: SourceOptions) -> Source:
     """What imagenet-r.tar holds, with a split of its own or ours."""
     refuse_argument("imagenet-r", argument)
-    root = find_root("imagenet-r", options, GET)
+    root = find_root("imagenet-r", options, IMAGENET_R)
     lists = [root / "train.txt", root / "test.txt"]
     if {"train", "test"} <= set(subfolders(root)):
         data = read_folder("imagenet-r", root, options)
@@ -38,18 +38,8 @@ def imagenet_r(argument: str, options: SourceOptions) -> Source:
             "seed 1993); numbers are comparable only within one split"
         )
         data = open_file_lists("imagenet-r", *_split(root, options), options)
-    expect_classes("imagenet-r", len(data.classes), CLASSES, options.notice)
+    expect_classes("imagenet-r", len(data.classes), PUBLISHED_CLASSES, options.notice)
     return data
-
-
-def export_lists(root: Path, folder: Path) -> tuple[Path, Path]:
-    """Write the seeded split of `root` to `folder` as train.txt and test.txt."""
-    _, train, test = _split(root, SourceOptions())
-    folder.mkdir(parents=True, exist_ok=True)
-    written = folder / "train.txt", folder / "test.txt"
-    for file, listing in zip(written, (train, test), strict=True):
-        file.write_text("".join(f"{path}\n" for path in listing.files), encoding="utf-8")
-    return written
 
 
 def _split(root: Path, options: SourceOptions) -> tuple[tuple[str, ...], FileList, FileList]:

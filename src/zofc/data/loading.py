@@ -8,7 +8,7 @@ the step before it runs: its few kernels are queued on a stream of their own bef
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -99,15 +99,12 @@ class Loader:
                 rng = seeds.stream(int(seed), *name, "crops", step)
                 yield Request(indices, self.train_view.draw(self.sizes[indices], rng) if augment else None)
 
-        return self._serve(requests, self.train_view if augment else self.test_view)
+        return self._serve(requests(), self.train_view if augment else self.test_view)
 
     def test_batches(self, batch_size: int) -> Iterator[Batch]:
         """All images in order, with the test view."""
-
-        def requests() -> Iterator[Request]:
-            for first in range(0, len(self.image_set), batch_size):
-                yield Request(np.arange(first, min(first + batch_size, len(self.image_set))), None)
-
+        n = len(self.image_set)
+        requests = (Request(np.arange(k, min(k + batch_size, n)), None) for k in range(0, n, batch_size))
         batches = self._serve(requests, self.test_view, batch_size if self.kept_bytes else None)
         return ((images.to(self.device, non_blocking=True), labels.to(self.device)) for images, labels in batches)
 
@@ -134,14 +131,12 @@ class Loader:
         return self.test_view.resamplings(height, width, self.made_on)
 
     def _serve(
-        self, requests: Callable[[], Iterator[Request]], view: TrainView | TestView, kept: int | None = None
+        self, requests: Iterator[Request], view: TrainView | TestView, kept: int | None = None
     ) -> Iterator[Batch]:
         batches = self._make(requests, view, kept)
         return make_ahead(batches, self.made_on, self.path == "device") if self.ahead else batches
 
-    def _make(
-        self, requests: Callable[[], Iterator[Request]], view: TrainView | TestView, kept: int | None
-    ) -> Generator[Batch]:
+    def _make(self, requests: Iterator[Request], view: TrainView | TestView, kept: int | None) -> Generator[Batch]:
         mean, std = (
             None if stat is None else torch.tensor(stat, device=self.made_on) for stat in (view.mean, view.std)
         )
@@ -150,10 +145,10 @@ class Loader:
             places = indices.to(self.made_on, non_blocking=True)
             yield normalise(pixels.to(self.made_on, non_blocking=True), mean, std, pinned), self.labels[places]
 
-    def _cuts(self, requests: Callable[[], Iterator[Request]], kept: int | None) -> Iterator[Cut]:
+    def _cuts(self, requests: Iterator[Request], kept: int | None) -> Iterator[Cut]:
         """Cut images, as they are made or as they were kept when all batches of this size were made before."""
         if self.path == "device":
-            yield from self._at_once(requests())
+            yield from self._at_once(requests)
         elif kept is None:
             yield from self._by_workers(requests)
         elif kept in self.kept:
@@ -174,11 +169,11 @@ class Loader:
             else:
                 yield indices, self.train_view.cut_batch(images, request.crops)
 
-    def _by_workers(self, requests: Callable[[], Iterator[Request]]) -> Iterator[Cut]:
+    def _by_workers(self, requests: Iterator[Request]) -> Iterator[Cut]:
         batches = DataLoader(
             Cutter(self.image_set.images, self.train_view, self.test_view),
             batch_size=None,  # a request is a whole batch
-            sampler=Requests(requests),
+            sampler=requests,  # read in this process
             num_workers=self.workers,
             pin_memory=self.made_on.type == "cuda",
             generator=torch.Generator(),  # torch's global one stays untouched
@@ -238,16 +233,6 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 def _leave_stopping_to_the_trainer(_worker: int) -> None:
     """A terminal sends Ctrl-C to every process; the trainer finishes its step, so its workers must go on."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-@dataclass(frozen=True)
-class Requests(Iterable[Request]):
-    """What a DataLoader takes for a sampler; it is read in the main process."""
-
-    make: Callable[[], Iterator[Request]]
-
-    def __iter__(self) -> Iterator[Request]:
-        return self.make()
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from zofc.data.source import SourceOptions
 from zofc.errors import DataError
 
 
-def candidates(name: str, options: SourceOptions) -> list[Path]:
+def data_roots(name: str, options: SourceOptions) -> list[Path]:
     """The folders in which a named data set is looked for, in order."""
     if options.root is not None:
         return [options.root.expanduser()]
@@ -21,7 +21,7 @@ def candidates(name: str, options: SourceOptions) -> list[Path]:
 
 def find_root(name: str, options: SourceOptions, get: str) -> Path:
     """The folder of a data set that we cannot download; `get` says what it is and where it comes from."""
-    roots = candidates(name, options)
+    roots = data_roots(name, options)
     for root in roots:
         if root.is_dir():
             return root

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofc import seeds
+from zofc.data.source import SourceOptions
 from zofc.errors import DataError
 
 Indices = NDArray[np.int64]
@@ -22,12 +23,13 @@ def select_per_class(labels: NDArray[np.int64], n: int | None, rng: np.random.Ge
 
 
 def select_split(
-    labels: NDArray[np.int64], split: str, n: int | None, seed: int, domains: NDArray[np.int64] | None = None
+    labels: NDArray[np.int64], split: str, options: SourceOptions, domains: NDArray[np.int64] | None = None
 ) -> Indices:
-    """`select_per_class` for one split ('train' or 'test') of a source; given domains, of each class in each."""
-    if domains is not None:
+    """`select_per_class` for one split ('train' or 'test') of a source, of each class in each domain if so asked."""
+    if domains is not None and options.per_domain:
         labels = domains * (labels.max(initial=0) + 1) + labels
-    return select_per_class(labels, n, seeds.stream(seed, "per class", split))
+    n = options.per_class if split == "train" else options.test_per_class
+    return select_per_class(labels, n, seeds.stream(options.seed, "per class", split))
 
 
 def hold_out(

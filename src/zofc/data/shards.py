@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,10 @@ def read_parquet(name: str, path: Path, options: SourceOptions) -> Source:
     else:
         test = test.renumber(present)
     check_trainable(names, train.labels, test.labels, name)
-    train = _choose(train, "train", options.per_class, options)
-    test = _choose(test, "test", options.test_per_class, options)
+    train, test = (
+        rows.take(select_split(rows.labels, split, options, rows.domains))
+        for split, rows in (("train", train), ("test", test))
+    )
     digests = {file: _sha256(file) for file in train_files + test_files}
     stores = _open_stores(name, digests, train.columns, len(train.labels) + len(test.labels), options)
     train_set, test_set = (_read_set(rows, stores, options) for rows in (train, test))
@@ -88,21 +90,18 @@ class ShardRows:
 
     files: Sequence[Path]
     columns: Columns
-    shards: NDArray[np.int64]  # (n,) which file
-    rows: NDArray[np.int64]  # (n,) which row of it
+    places: NDArray[np.int64]  # (n, 2): which file, which row of it
     labels: NDArray[np.int64]  # (n,)
     domains: NDArray[np.int64] | None  # (n,)
 
     def take(self, indices: NDArray[np.int64]) -> ShardRows:
         """The rows at these indices."""
         domains = None if self.domains is None else self.domains[indices]
-        rows, labels = self.rows[indices], self.labels[indices]
-        return ShardRows(self.files, self.columns, self.shards[indices], rows, labels, domains)
+        return replace(self, places=self.places[indices], labels=self.labels[indices], domains=domains)
 
     def renumber(self, present: NDArray[np.int64]) -> ShardRows:
         """The same rows with labels that count only the classes present."""
-        labels = np.searchsorted(present, self.labels)
-        return ShardRows(self.files, self.columns, self.shards, self.rows, labels, self.domains)
+        return replace(self, labels=np.searchsorted(present, self.labels))
 
 
 def find_columns(schema: Any, file: Path) -> Columns:
@@ -137,7 +136,7 @@ def find_columns(schema: Any, file: Path) -> Columns:
 
 def read_rows(files: Sequence[Path], like: Columns | None = None) -> ShardRows:
     """Labels and domains of every row of these shards, which must agree on columns and names."""
-    shards, rows, labels, domains = [], [], [], []
+    places, labels, domains = [], [], []
     for number, file in enumerate(files):
         schema = _open(file).schema_arrow
         columns = find_columns(schema, file)
@@ -147,11 +146,10 @@ def read_rows(files: Sequence[Path], like: Columns | None = None) -> ShardRows:
         labels.append(_integers(file, columns.label, like.classes))
         if columns.domain:
             domains.append(_integers(file, columns.domain, like.domains))
-        shards.append(np.full(len(labels[-1]), number))
-        rows.append(np.arange(len(labels[-1])))
+        places.append(np.stack([np.full(len(labels[-1]), number), np.arange(len(labels[-1]))], 1))
     assert like is not None
     joined = np.concatenate(domains) if domains else None
-    return ShardRows(files, like, np.concatenate(shards), np.concatenate(rows), np.concatenate(labels), joined)
+    return ShardRows(files, like, np.concatenate(places), np.concatenate(labels), joined)
 
 
 def _integers(file: Path, column: str, names: Sequence[str] | None) -> NDArray[np.int64]:
@@ -172,11 +170,6 @@ def _classes(train: ShardRows, test: ShardRows | None) -> tuple[tuple[str, ...],
         raise DataError(f"{train.files[0]}: no rows")
     names = train.columns.classes or tuple(f"class {i}" for i in range(int(labels.max()) + 1))
     return names, np.unique(labels)
-
-
-def _choose(rows: ShardRows, split: str, per_class: int | None, options: SourceOptions) -> ShardRows:
-    domains = rows.domains if options.per_domain else None
-    return rows.take(select_split(rows.labels, split, per_class, options.seed, domains))
 
 
 def _open_stores(
@@ -223,24 +216,21 @@ class RowNames(Sequence[str]):
 def _read_set(chosen: ShardRows, stores: Mapping[Path, Store] | None, options: SourceOptions) -> ImageSet:
     if stores is not None:
         shards = [stores[file] for file in chosen.files]
-        names = [RowNames(file, len(stores[file])) for file in chosen.files]
-        stored = StoredImages.choose(shards, names, np.stack([chosen.shards, chosen.rows], 1), IN_MEMORY)
+        rows = [RowNames(file, len(stores[file])) for file in chosen.files]
+        stored = StoredImages.choose(shards, rows, chosen.places, IN_MEMORY)
         if stored is not None:
             return ImageSet(stored, chosen.labels, chosen.domains)
-    labels = [f"{chosen.files[s]} row {r}" for s, r in zip(chosen.shards, chosen.rows, strict=True)]
-    images, keep = settle(EncodedImages(read_bytes(chosen), labels), options.skip_broken, options.notice)
+    names = [f"{chosen.files[shard]} row {row}" for shard, row in chosen.places]
+    encoded = [
+        data
+        for shard in np.unique(chosen.places[:, 0])
+        for data in _shard_bytes(
+            chosen.files[shard], chosen.columns.image, chosen.places[chosen.places[:, 0] == shard, 1]
+        )
+    ]
+    images, keep = settle(EncodedImages(encoded, names), options.skip_broken, options.notice)
     chosen = chosen.take(keep)
     return ImageSet(images, chosen.labels, chosen.domains)
-
-
-def read_bytes(rows: ShardRows) -> list[bytes]:
-    """The encoded images of ascending rows."""
-    shards = np.unique(rows.shards)
-    return [
-        data
-        for shard in shards
-        for data in _shard_bytes(rows.files[shard], rows.columns.image, rows.rows[rows.shards == shard])
-    ]
 
 
 def _shard_bytes(file: Path, column: str, wanted: NDArray[np.int64]) -> list[bytes]:

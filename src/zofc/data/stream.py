@@ -127,30 +127,24 @@ class Stream:
     @classmethod
     def _built(cls, head: Part, groups: list[range], order_seed: int, joint: bool, then: Sequence[Source]) -> Stream:
         parts = (head, *_parts(then, len(head.order), order_seed))
-        groups = [*groups, *(part.classes for part in parts[1:])]
-        names = tuple(name for part in parts for name in part.names)
-        _check_names((), parts)
+        return cls._of_parts((), [*groups, *(part.classes for part in parts[1:])], parts, joint)
+
+    @classmethod
+    def _of_parts(cls, before: Sequence[str], groups: list[range], parts: tuple[Part, ...], joint: bool) -> Stream:
+        names = (*before, *(name for part in parts for name in part.names))
+        _check_names(before, parts)
         _check_images(parts, groups)
         return cls(names, _tasks([range(len(names))] if joint else groups, names), groups, parts)
 
     @classmethod
     def continuing(
-        cls,
-        classes: Sequence[str],
-        groups: Sequence[range],
-        then: Sequence[Source],
-        *,
-        order_seed: int = 1993,
+        cls, classes: Sequence[str], groups: Sequence[range], then: Sequence[Source], *, order_seed: int = 1993
     ) -> Stream:
         """A stream whose earlier classes were learnt before and whose earlier images are not here now."""
         if [c for group in groups for c in group] != list(range(len(classes))):
             raise DataError(f"earlier groups must cover the {len(classes)} earlier classes in order, got {groups}")
         parts = tuple(_parts(then, len(classes), order_seed))
-        added = [part.classes for part in parts]
-        names = (*classes, *(name for part in parts for name in part.names))
-        _check_names(classes, parts)
-        _check_images(parts, added)
-        return cls(names, _tasks([*groups, *added], names), [*groups, *added], parts)
+        return cls._of_parts(classes, [*groups, *(part.classes for part in parts)], parts, joint=False)
 
     @property
     def checksums(self) -> dict[str, str]:
