@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 import zofc
-from zofc.training.runs import start_run, train
+from zofc.training import start_run, train
 
 SMALL = [
     "data.classes=6", "data.increment=2", "data.per_class=24", "data.test_per_class=20", "training.workers=0",

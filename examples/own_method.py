@@ -1,4 +1,7 @@
-"""First-session adaptation: class means, as in SimpleCIL, of features that an adapter learned in the first task."""
+"""First-session adaptation: class means, as in SimpleCIL, of features that an adapter learned in the first task.
+
+zofc run zofc/base method.name=first-session data.source=folder:my_images --plugin examples/own_method.py
+"""
 
 import torch
 from torch import Tensor

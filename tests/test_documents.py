@@ -22,7 +22,7 @@ from PIL import Image
 import zofc
 from zofc import cli, learner
 from zofc.evidence.tables import MARKED, fill_tables, marked_documents
-from zofc.methods import METHODS
+from zofc.methods import METHODS, SECTIONS
 from zofc.recipe import Recipe, load_recipe, recipe_names
 from zofc.training.events import Events
 from zofc.training.incremental_model import IncrementalModel
@@ -41,6 +41,7 @@ DOCUMENTS = [
     CARD,
 ]
 README = DOCUMENTS[0].read_text("utf-8")
+EXTENDING = (ROOT / "docs" / "guides" / "extending.md").read_text("utf-8")
 
 
 def blocks(text: str, language: str) -> list[str]:
@@ -100,8 +101,12 @@ def commands(program: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with the recipe files that the documents print."""
+    """A working directory with the examples, and the recipe files and the method that the documents print."""
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "smooth.py").write_text(next(block for block in blocks(README, "python") if "@method" in block))
+    for name in ("smooth", "first-session"):  # so that the registry is as before, afterwards
+        monkeypatch.setitem(METHODS, name, METHODS["adapter"])
     for block in (block for document in DOCUMENTS for block in blocks(document.read_text("utf-8"), "yaml")):
         (tmp_path / block.partition("\n")[0].removeprefix("# ")).write_text(block, encoding="utf-8")
     return tmp_path
@@ -117,8 +122,7 @@ def test_every_zofc_command_of_the_documents_is_one(line: str, folder: Path) -> 
         changes = [word for word in given["words"] or () if cli.is_override(word)]
         for recipe in recipes:
             loaded = load_recipe(recipe, changes)
-            if loaded.method.name in METHODS:  # else the example method, which is tested below
-                check_recipe(loaded)
+            check_recipe(loaded)
     elif name == "list":
         cli.catalog.list_(given["what"], given["pattern"])
         assert given["what"] != "recipes" or any(given["pattern"] in recipe for recipe in recipe_names())
@@ -165,8 +169,9 @@ def test_the_example_of_a_method_learns_two_tasks_under_either_order(
     name: str, tiny_recipe: Callable[..., Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = ROOT / "examples" / "own_method.py"
-    code, _ = blocks((ROOT / "docs" / "guides" / "extending.md").read_text("utf-8"), "python")
+    code, _ = blocks(EXTENDING, "python")
     assert code == path.read_text("utf-8")  # the guide shows the example
+    assert len(imports_of_ours(code)) <= 3
     monkeypatch.setitem(METHODS, "first-session", None)  # so that the registry is as before, afterwards
     imported(path, "first_session")
 
@@ -193,6 +198,19 @@ def test_the_example_of_a_method_learns_two_tasks_under_either_order(
     means = torch.stack([features[labels == c].mean(0) for c in (2, 3)])
     torch.testing.assert_close(method.head.rows[1].detach(), means)
     assert model.scores(images).shape == (len(labels), 4)
+
+
+def test_the_example_of_a_methods_settings_reads_them_from_a_recipe(
+    tiny_recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "gentle.py"
+    path.write_text(blocks(EXTENDING, "python")[1], encoding="utf-8")
+    for registry in (METHODS, SECTIONS):
+        monkeypatch.setitem(registry, "gentle", None)  # so that the registry is as before, afterwards
+    imported(path, "gentle")
+    recipe = tiny_recipe("zofc/base", "method.name=gentle", "gentle.pull=0.2", "training.workers=0")
+    method: Any = zofc.Learner(recipe).model.method
+    assert method.settings.pull == 0.2
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/guides/own-images.md"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -35,3 +37,24 @@ def test_compare_orders_trains_one_run_per_order(capsys: pytest.CaptureFixture[s
     printed = capsys.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in printed] == ["ZO-FC (head", "First order (head"]
     assert "peft: zeroth order" in printed[0] and "peft: first order" in printed[1]
+
+
+def test_own_method_runs_from_the_command_line_and_predicts_in_another_process(
+    tmp_path: Path, tiny_weights: Path
+) -> None:
+    load_example("own_images").draw_images(tmp_path / "images", per_class=4)
+    settings = [f"data.source=folder:{tmp_path / 'images'}", f"backbone.name={tiny_weights}", "data.increment=2"]
+    settings += ["method.name=first-session", "peft.blocks=first 2", "training.workers=0", *ONE_EPOCH]
+    plugin = ["--plugin", str(EXAMPLES / "own_method.py")]
+
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "zofc", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+
+    done = call("run", "zofc/base", *settings, *plugin, "--quiet")
+    assert done.returncode == 0, done.stderr
+    (run,) = (path.parent for path in tmp_path.glob("runs/*/matrix.json"))
+    image = str(tmp_path / "images" / "red disc" / "0.png")
+    assert "%" in call("predict", str(run), image, *plugin).stdout
+    without = call("predict", str(run), image)
+    assert without.returncode == 2 and "own_method.py" in without.stderr

@@ -91,6 +91,7 @@ class Registry(dict[str, _Entry]):
 
 
 def is_ours(module: str) -> bool:
+    """Whether a module is part of zofc."""
     return module == "zofc" or module.startswith("zofc.")
 
 
@@ -126,6 +127,7 @@ def explain(error: Exception) -> str:
 
 
 def file_digest(file: Path) -> str:
+    """SHA-256 of a file."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 

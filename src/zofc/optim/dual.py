@@ -29,7 +29,7 @@ class Dual(Tensor):
     tangents: Tensor
 
     @staticmethod
-    def __new__(cls, primal: Tensor, tangents: Tensor) -> Dual:
+    def __new__(cls, primal: Tensor, tangents: Tensor) -> Dual:  # noqa: D102
         assert tangents.shape[1:] == primal.shape, f"tangents {tuple(tangents.shape)} of {tuple(primal.shape)}"
         made = Tensor._make_wrapper_subclass(cls, primal.shape, dtype=primal.dtype, device=primal.device)
         made.primal, made.tangents = primal, tangents
@@ -330,7 +330,7 @@ def _gelu_in_place(x: Any) -> Any:
 
 
 @rule(F.relu, torch.relu, T.relu)
-def _relu(x: Any, inplace: bool = False) -> Any:
+def _relu(x: Any, inplace: bool = False) -> Any:  # noqa: ARG001
     return Dual(torch.relu(x.primal), x.tangents * (x.primal > 0))
 
 
@@ -344,7 +344,7 @@ def _softmax(x: Any, dim: int, **kwargs: Any) -> Any:
 
 
 @rule(F.dropout)
-def _dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+def _dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:  # noqa: ARG001
     assert not training or p == 0, "random layers have no tangent rule"
     return x
 

@@ -134,6 +134,7 @@ class RunView:
 
     @property
     def peak_memory(self) -> int | None:
+        """Peak memory of all tasks so far, in bytes."""
         return max((int(event.get("peak_memory") or 0) for event in self.trained.values()), default=0) or None
 
     def estimated_step(self, now: float) -> int:
