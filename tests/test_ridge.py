@@ -16,7 +16,7 @@ from zofc.errors import DataError, RecipeError
 from zofc.methods import get_method, ridge
 from zofc.methods.ridge import RidgeSettings
 from zofc.model.backbone import Backbone
-from zofc.model.ridge import BYTES, STRENGTHS, RidgeHead, best_strength, regressors, solve
+from zofc.model.ridge import BYTES, RIDGE_STRENGTHS, RidgeHead, best_strength, regressors, solve
 from zofc.recipe import DataSettings, HeadSettings, MethodSettings, PeftSettings, Recipe
 from zofc.training.runs import start_run, train
 
@@ -95,11 +95,12 @@ def test_the_strength_is_the_power_of_ten_with_the_least_error_on_images_held_ou
     held, truth = toy(2)
     gram, sums = features.mT @ features, features.mT @ torch.eye(6, dtype=torch.float64)[labels]
     errors = [
-        (held @ solve(gram, sums, s) - torch.eye(6, dtype=torch.float64)[truth]).square().mean() for s in STRENGTHS
+        (held @ solve(gram, sums, s) - torch.eye(6, dtype=torch.float64)[truth]).square().mean()
+        for s in RIDGE_STRENGTHS
     ]
     chosen = best_strength(gram, sums, held, truth)
-    assert chosen == STRENGTHS[int(torch.stack(errors).argmin())]
-    assert STRENGTHS[0] < chosen < STRENGTHS[-1]
+    assert chosen == RIDGE_STRENGTHS[int(torch.stack(errors).argmin())]
+    assert RIDGE_STRENGTHS[0] < chosen < RIDGE_STRENGTHS[-1]
 
 
 def test_too_few_images_to_hold_any_out_leave_the_strength_as_it_was() -> None:

@@ -20,7 +20,7 @@ from zofc.model.peft_base import PeftModule
 from zofc.model.vit import Insert
 from zofc.seeds import Noise
 
-PLACES: dict[str, Callable[[Callable[[Tensor], Tensor]], Insert]] = {
+JOINS: dict[str, Callable[[Callable[[Tensor], Tensor]], Insert]] = {
     "beside_mlp": lambda added: Insert(beside_mlp=added),
     "beside_attention": lambda added: Insert(beside_attention=added),
     "across_mlp": lambda added: Insert(across_mlp=added),
@@ -51,7 +51,7 @@ class Adapter(PeftModule):
 
     def inserts(self, moving: Moving, noise: Noise | None = None) -> dict[int, Insert]:
         """One adapter per chosen block."""
-        join = PLACES[self.place]
+        join = JOINS[self.place]
         return {number: join(self._bottleneck(number, moving, noise)) for number in self.numbers}
 
     def _bottleneck(self, number: int, moving: Moving, noise: Noise | None) -> Callable[[Tensor], Tensor]:

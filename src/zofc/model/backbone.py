@@ -67,14 +67,12 @@ class Backbone:
     @property
     def device(self) -> torch.device:
         """The device of the weights."""
-        device: torch.device = next(self.vit.parameters()).device
-        return device
+        return next(self.vit.parameters()).device  # type: ignore[no-any-return]
 
     @property
     def dtype(self) -> torch.dtype:
         """The data type of the weights."""
-        dtype: torch.dtype = next(self.vit.parameters()).dtype
-        return dtype
+        return next(self.vit.parameters()).dtype  # type: ignore[no-any-return]
 
     @property
     def parameters(self) -> int:
@@ -136,7 +134,7 @@ def load_backbone(
         with embedded_weights() as path:
             found = _from_safetensors(path, recipe, name)
     elif is_file:
-        found = _from_file(_find(Path(name).expanduser()), recipe)
+        found = _from_file(Path(name).expanduser(), recipe)
     else:
         found = _from_timm(recipe, seed)
     set_image_size(found.vit, recipe.image_size, name)
@@ -214,18 +212,12 @@ def _known(vit: nn.Module, name: str) -> VisionTransformer:
         raise WeightsError(f"backbone.name: '{name}' cannot be used: {error}") from error
 
 
-def _find(path: Path) -> Path:
-    """A weight file as given, in the working directory, or under $ZOFC_DATA."""
-    places = [path]
-    if os.environ.get("ZOFC_DATA"):
-        places.append(Path(os.environ["ZOFC_DATA"], path))  # an absolute path stays what it is
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
-        raise WeightsError(f"backbone.name: no weight file {' or '.join(map(str, dict.fromkeys(places)))}")
-    return found
-
-
 def _from_file(path: Path, recipe: BackboneSettings) -> Backbone:
+    """The weights of a file as given, in the working directory, or under $ZOFC_DATA."""
+    places = dict.fromkeys((path, Path(os.environ.get("ZOFC_DATA") or "", path)))  # an absolute path stays what it is
+    if not any(place.is_file() for place in places):
+        raise WeightsError(f"backbone.name: no weight file {' or '.join(map(str, places))}")
+    path = next(place for place in places if place.is_file())
     if recipe.checksum and (found := _sha256(path)) != recipe.checksum.lower():
         raise WeightsError(f"backbone.checksum: {path} has sha256 {found}, the recipe expects {recipe.checksum}")
     return _from_npz(path, recipe) if path.suffix == ".npz" else _from_safetensors(path, recipe, str(path))

@@ -14,7 +14,8 @@ from zofc.model.peft_base import PeftModule
 from zofc.plugins import Registry
 from zofc.recipe import PeftSettings
 
-PeftMaker = Callable[[PeftSettings, Backbone, tuple[int, ...], torch.Generator], PeftModule]
+PeftBlocks = tuple[int, ...]  # their numbers
+PeftMaker = Callable[[PeftSettings, Backbone, PeftBlocks, torch.Generator], PeftModule]
 PEFTS: Registry[PeftMaker] = Registry("module", "peft.kind", "zofc.pefts")
 
 
@@ -24,32 +25,28 @@ def peft(name: str) -> Callable[[PeftMaker], PeftMaker]:
 
 
 @peft("adapter")
-def _adapter(
-    recipe: PeftSettings, backbone: Backbone, blocks: tuple[int, ...], generator: torch.Generator
-) -> PeftModule:
+def _adapter(recipe: PeftSettings, backbone: Backbone, blocks: PeftBlocks, generator: torch.Generator) -> PeftModule:
     scale = None if recipe.scale == "learned" else recipe.scale
     return Adapter(backbone.width, blocks, recipe.rank, scale, generator, place=f"beside_{recipe.beside}")
 
 
 @peft("adaptformer")
 def _adaptformer(
-    recipe: PeftSettings, backbone: Backbone, blocks: tuple[int, ...], generator: torch.Generator
+    recipe: PeftSettings, backbone: Backbone, blocks: PeftBlocks, generator: torch.Generator
 ) -> PeftModule:
     scale = None if recipe.scale == "learned" else recipe.scale
     return Adapter(backbone.width, blocks, recipe.rank, scale, generator, "across_mlp", "relu", recipe.dropout)
 
 
 @peft("lora")
-def _lora(recipe: PeftSettings, backbone: Backbone, blocks: tuple[int, ...], generator: torch.Generator) -> PeftModule:
+def _lora(recipe: PeftSettings, backbone: Backbone, blocks: PeftBlocks, generator: torch.Generator) -> PeftModule:
     if recipe.scale == "learned":
         raise RecipeError("peft.scale: the scale of LoRA is a number, not learned")
     return KeyValueLora(backbone.width, blocks, recipe.rank, recipe.scale, generator)
 
 
 @peft("prefix")
-def _prefix(
-    recipe: PeftSettings, backbone: Backbone, blocks: tuple[int, ...], generator: torch.Generator
-) -> PeftModule:
+def _prefix(recipe: PeftSettings, backbone: Backbone, blocks: PeftBlocks, generator: torch.Generator) -> PeftModule:
     return PrefixTokens(backbone.width, blocks, recipe.length, recipe.compensated, generator)
 
 

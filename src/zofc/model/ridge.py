@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from zofc.errors import DataError, RecipeError
 
 BYTES = 8  # of a number in the Gram matrix
-STRENGTHS = tuple(10.0**power for power in range(-8, 10))
+RIDGE_STRENGTHS = tuple(10.0**power for power in range(-8, 10))
 ROWS = 1024  # images projected at once
 
 
@@ -37,20 +37,20 @@ def regressors(width: int, projection: int, budget: int | None) -> int:
 
 def solve(gram: Tensor, sums: Tensor, strength: float) -> Tensor:
     """W = (G + λI)⁻¹ C, (regressors, classes)."""
-    values, vectors = spectrum(gram)
+    values, vectors = eigen_pairs(gram)
     return vectors @ ((vectors.mT @ sums) / (values + strength)[:, None])
 
 
 def best_strength(gram: Tensor, sums: Tensor, phi: Tensor, labels: Tensor) -> float:
     """The power of ten whose W, solved from G and C, has the least squared error on images that are not in them."""
-    values, vectors = spectrum(gram)
+    values, vectors = eigen_pairs(gram)
     turned, targets = phi @ vectors, vectors.mT @ sums  # one decomposition serves every strength
     truth = nn.functional.one_hot(labels, sums.shape[1]).to(phi.dtype)
-    errors = [float(((turned / (values + s)) @ targets - truth).square().mean()) for s in STRENGTHS]
-    return STRENGTHS[int(np.argmin(errors))]
+    errors = [float(((turned / (values + s)) @ targets - truth).square().mean()) for s in RIDGE_STRENGTHS]
+    return RIDGE_STRENGTHS[int(np.argmin(errors))]
 
 
-def spectrum(gram: Tensor) -> tuple[Tensor, Tensor]:
+def eigen_pairs(gram: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues, none below zero, and eigenvectors of a Gram matrix."""
     values, vectors = torch.linalg.eigh(gram)
     return values.clamp_min(0), vectors  # below zero by rounding alone
@@ -73,9 +73,8 @@ class RidgeHead(nn.Module):
         where = torch.device("cpu") if device.type == "mps" else device  # which knows no float64
         drawn = torch.randn(width, size, generator=generator, dtype=torch.float64) if projection else None
         self.register_buffer("projection", None if drawn is None else drawn.to(where))
-        self.register_buffer("gram", torch.zeros(size, size, dtype=torch.float64, device=where))
-        self.register_buffer("sums", torch.zeros(size, 0, dtype=torch.float64, device=where))
-        self.register_buffer("weights", torch.zeros(size, 0, dtype=torch.float64, device=where))
+        for name, columns in (("gram", size), ("sums", 0), ("weights", 0)):
+            self.register_buffer(name, torch.zeros(size, columns, dtype=torch.float64, device=where))
         self.register_buffer("strength", torch.ones((), dtype=torch.float64, device=where))
 
     def grow(self, classes: int) -> None:

@@ -135,8 +135,7 @@ def _split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 def _broadcast(*shapes: torch.Size) -> torch.Size:
-    shape: torch.Size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
-    return shape
+    return torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def _put_before(first: Tensor, then: Tensor) -> Tensor:

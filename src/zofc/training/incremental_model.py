@@ -25,14 +25,8 @@ class IncrementalModel:
         self.recipe = recipe
         self.device = device
         training = recipe.training
-        self.backbone = load_backbone(
-            recipe.backbone,
-            recipe.seed,
-            device,
-            PRECISIONS[training.precision],
-            training.recompute,
-            training.compile,
-        )
+        dtype = PRECISIONS[training.precision]
+        self.backbone = load_backbone(recipe.backbone, recipe.seed, device, dtype, training.recompute, training.compile)
         self.method = method_class(recipe)(self.backbone, recipe)
         self.classes: list[str] = []
         self._fits: tuple[int, int] | None = None  # how many images were to be scored at a time, and how many can be
@@ -61,12 +55,8 @@ class IncrementalModel:
         for start, stop in tasks:
             self.extend(names[start:stop])
         own = self.method.state_dict()
-        wrong = [
-            key
-            for key in own.keys() | tensors.keys()
-            if key not in own or key not in tensors or own[key].shape != tensors[key].shape
-        ]
-        if wrong:
+        shapes, saved = ({key: value.shape for key, value in state.items()} for state in (own, tensors))
+        if wrong := {key for key, _ in shapes.items() ^ saved.items()}:
             raise RunError(f"the checkpoint does not fit this recipe: {', '.join(sorted(wrong)[:3])}")
         self.method.load_state_dict(tensors)
 
@@ -135,9 +125,7 @@ def make_views(
 ) -> tuple[TrainView, TestView]:
     """The recipe's views at the backbone's input size, with its mean and std unless the recipe says [0, 1]."""
     views = recipe.views
-    if views.normalize == "none" or (views.normalize == "paper" and recipe.backbone.is_the_papers):
-        norm: tuple[tuple[float, ...] | None, tuple[float, ...] | None] = (None, None)
-    else:
-        norm = (mean, std)
+    plain = views.normalize == "none" or (views.normalize == "paper" and recipe.backbone.is_the_papers)
+    norm = (None, None) if plain else (mean, std)
     train = TrainView(size, views.scale, views.ratio, views.flip, *norm)
     return train, TestView(size, round(size * views.resize), views.test_interpolation, *norm)
