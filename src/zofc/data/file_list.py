@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from zofc.data.decode_cache import SAMPLE, CachePart, cache_key, is_small, open_
 from zofc.data.decoding import IN_MEMORY, settle
 from zofc.data.selection import check_trainable, select_split
 from zofc.data.source import EncodedImages, ImageSet, Source, SourceOptions
-from zofc.data.stored import Store, StoredImages
+from zofc.data.stored import StoredImages
 from zofc.errors import DataError
 
 
@@ -53,24 +53,12 @@ def open_file_lists(
     return Source(name, tuple(classes), **sets, checksum=files_checksum(train, test), domain_names=tuple(domain_names))
 
 
-@dataclass(frozen=True)
-class FileStore:
-    """The decoded images of all files of a source, whichever split they are in."""
-
-    store: Store
-    names: Sequence[str]
-    rows: Mapping[str, int]  # by file
-
-    def images(self, chosen: FileList) -> StoredImages | None:
-        """The cached images of a list of files; None if one of them is broken."""
-        rows = np.array([self.rows[file] for file in chosen.files], np.int64)
-        places = np.stack([np.zeros_like(rows), rows], 1)
-        return StoredImages.choose([self.store], [self.names], places, IN_MEMORY)
+Stored = Callable[[FileList], StoredImages | None]  # the cached images of some files; None if one of them is broken
 
 
-def _open_store(name: str, train: FileList, test: FileList, asked: int, options: SourceOptions) -> FileStore | None:
-    """The decode cache's entry of a source; its files are known by path, size and times, since reading them all takes
-    as long as decoding many of them."""
+def _open_store(name: str, train: FileList, test: FileList, asked: int, options: SourceOptions) -> Stored | None:
+    """The decode cache's entry of a source, with the files of both splits. They are known by path, size and times,
+    since reading them all takes as long as decoding many of them."""
     files = sorted({*train.files, *test.files})
     root = train.root
     spread = files[:: max(1, len(files) // SAMPLE)]
@@ -81,7 +69,13 @@ def _open_store(name: str, train: FileList, test: FileList, asked: int, options:
     stores = open_stores([part], asked, options)
     if stores is None:
         return None
-    return FileStore(stores[0], [str(root / file) for file in files], {file: row for row, file in enumerate(files)})
+    names, rows = [str(root / file) for file in files], {file: row for row, file in enumerate(files)}
+
+    def images(chosen: FileList) -> StoredImages | None:
+        places = np.array([(0, rows[file]) for file in chosen.files], np.int64).reshape(-1, 2)
+        return StoredImages.choose(stores, [names], places, IN_MEMORY)
+
+    return images
 
 
 def _encoded(root: Path, files: Sequence[str]) -> EncodedImages:
@@ -89,8 +83,8 @@ def _encoded(root: Path, files: Sequence[str]) -> EncodedImages:
     return EncodedImages(paths, [str(path) for path in paths])
 
 
-def _read(chosen: FileList, store: FileStore | None, options: SourceOptions) -> ImageSet:
-    if store is not None and (stored := store.images(chosen)) is not None:
+def _read(chosen: FileList, store: Stored | None, options: SourceOptions) -> ImageSet:
+    if store is not None and (stored := store(chosen)) is not None:
         return ImageSet(stored, chosen.labels, chosen.domains)
     images, keep = settle(_encoded(chosen.root, chosen.files), options.skip_broken, options.notice)
     chosen = chosen.take(keep)

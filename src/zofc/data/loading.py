@@ -245,15 +245,12 @@ class Cutter(Dataset[Cut | DataError]):
 
     def __getitem__(self, request: Request) -> Cut | DataError:
         try:
-            pixels = torch.stack(list(self._cut(request)))
+            images = (self.images.load(int(index)) for index in request.indices)
+            if (crops := request.crops) is None:
+                pixels = [self.test_view.cut(image) for image in images]
+            else:
+                cuts = zip(images, crops.boxes, crops.flips, strict=True)
+                pixels = [self.train_view.cut(image, box, bool(flip)) for image, box, flip in cuts]
         except DataError as error:  # as a value: a DataLoader would bury its message in a traceback
             return error
-        return torch.from_numpy(request.indices), pixels
-
-    def _cut(self, request: Request) -> Iterator[Tensor]:
-        for place, index in enumerate(request.indices):
-            image = self.images.load(int(index))
-            if request.crops is None:
-                yield self.test_view.cut(image)
-            else:
-                yield self.train_view.cut(image, request.crops.boxes[place], bool(request.crops.flips[place]))
+        return torch.from_numpy(request.indices), torch.stack(pixels)

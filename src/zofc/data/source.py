@@ -254,11 +254,11 @@ def _kind_of(path: Path) -> str | None:
 
 
 REMEMBERED = 2
-Memory = dict[tuple[str, SourceOptions], tuple[Source, list[str]]]
-_remembered: ContextVar[Memory | None] = ContextVar("remembered", default=None)
+SourceMemory = dict[tuple[str, SourceOptions], tuple[Source, list[str]]]
+_remembered: ContextVar[SourceMemory | None] = ContextVar("remembered", default=None)
 
 
-def remember_sources() -> Token[Memory | None]:
+def remember_sources() -> Token[SourceMemory | None]:
     """From now on the last two sources are kept: runs on the same images, one after the other, read them once. What
     changes in their files meanwhile is not seen."""
     return _remembered.set({})
