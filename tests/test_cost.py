@@ -13,7 +13,7 @@ from timm.models.vision_transformer import vit_base_patch16_224
 from torch import Tensor
 
 from zofc import paper
-from zofc.analysis.cost import Cost, Phase, cost, phases_of, process_memory
+from zofc.analysis.cost import Cost, Phase, measure_cost, phases_of, process_memory
 from zofc.analysis.flops import multiply_adds, paper_formula
 from zofc.analysis.task_start import start_task
 from zofc.errors import RecipeError
@@ -72,7 +72,7 @@ def test_counting_takes_no_kernel_and_leaves_them_as_they_were(monkeypatch: pyte
 
 
 def test_a_step_is_below_2q_plus_1_forwards_by_exactly_what_is_computed_once(tiny_recipe: Make, tiny: Backbone) -> None:
-    found = cost(tiny_recipe("zofc/base"), steps=1)
+    found = measure_cost(tiny_recipe("zofc/base"), steps=1)
     both, alone = phases(found)["head+peft"].executed, phases(found)["peft"].executed
     before = both.once  # up to the first adapter, of the whole batch
     behind = alone.features // (2 * QUERIES)
@@ -89,13 +89,15 @@ def test_a_step_is_below_2q_plus_1_forwards_by_exactly_what_is_computed_once(tin
 
 @pytest.mark.parametrize("chunk", [1, 3, 8])
 def test_stacking_points_changes_no_count(tiny_recipe: Make, chunk: int) -> None:
-    found = cost(tiny_recipe("zofc/base", f"optimize.peft.chunk={chunk}", "optimize.peft.micro_batch=3"), steps=1)
+    found = measure_cost(
+        tiny_recipe("zofc/base", f"optimize.peft.chunk={chunk}", "optimize.peft.micro_batch=3"), steps=1
+    )
     (first, *_) = found.phases
     assert first.executed.features == (2 * QUERIES + 1) * BATCH * 52_224
 
 
 def test_first_order_goes_back_once_and_not_through_what_is_before_the_adapters(tiny_recipe: Make) -> None:
-    (phase, _) = cost(tiny_recipe("adapter-fo/base"), steps=1).phases
+    (phase, _) = measure_cost(tiny_recipe("adapter-fo/base"), steps=1).phases
     assert phase.formula is not None and phase.formula.text == "3 B F"
     forward = phase.executed.once + phase.executed.features
     assert phase.executed.features < phase.executed.update < forward  # gradients of activations, and the adapters' own
@@ -104,7 +106,9 @@ def test_first_order_goes_back_once_and_not_through_what_is_before_the_adapters(
 
 def test_one_sided_differences_and_forward_gradients_are_counted_as_they_are(tiny_recipe: Make) -> None:
     executed = {
-        name: cost(tiny_recipe("zofc/base", f"optimize.peft.estimator={name}", "optimize.peft.chunk=4"), 1).phases[0]
+        name: measure_cost(
+            tiny_recipe("zofc/base", f"optimize.peft.estimator={name}", "optimize.peft.chunk=4"), 1
+        ).phases[0]
         for name in ("spsa", "one_sided", "forward_gradient")
     }
     passes = {name: phase.executed.features / (BATCH * 52_224) for name, phase in executed.items()}
@@ -132,7 +136,7 @@ def test_one_sided_differences_and_forward_gradients_are_counted_as_they_are(tin
     ],
 )
 def test_the_differences_add_up(tiny_recipe: Make, name: str, changes: tuple[str, ...]) -> None:
-    found = cost(tiny_recipe(name, *changes), steps=1)
+    found = measure_cost(tiny_recipe(name, *changes), steps=1)
     assert found.phases
     for phase in found.phases:
         assert phase.formula is not None
@@ -141,7 +145,7 @@ def test_the_differences_add_up(tiny_recipe: Make, name: str, changes: tuple[str
 
 
 def test_the_formulas_are_those_of_appendix_h(tiny_recipe: Make) -> None:
-    found = cost(tiny_recipe("zofc/base"), steps=1)
+    found = measure_cost(tiny_recipe("zofc/base"), steps=1)
     classes = 2
     head = 5 * classes * WIDTH + 3 * WIDTH + classes
     assert found.forward.formula == found.forward.backbone + 2 * ADAPTERS + head  # an adapter's multiply–add is two
@@ -173,7 +177,7 @@ def test_with_the_papers_forward_the_formulas_give_what_it_prints(tiny_recipe: M
 
 
 def test_what_the_paper_has_no_formula_for_has_none(tiny_recipe: Make) -> None:
-    found = phases(cost(tiny_recipe("swapped/cifar100-inc10"), steps=1))
+    found = phases(measure_cost(tiny_recipe("swapped/cifar100-inc10"), steps=1))
     assert found["peft+head"].formula is None and not found["peft+head"].differences
     assert found["peft"].formula is not None
 
@@ -182,7 +186,7 @@ def test_what_the_paper_has_no_formula_for_has_none(tiny_recipe: Make) -> None:
 
 
 def test_memory_is_ordered_as_it_must_be(tiny_recipe: Make) -> None:
-    zeroth, first = (cost(tiny_recipe(name), steps=1) for name in ("zofc/base", "adapter-fo/base"))
+    zeroth, first = (measure_cost(tiny_recipe(name), steps=1) for name in ("zofc/base", "adapter-fo/base"))
     memory, (step, *_) = zeroth.memory, zeroth.phases
     assert memory.weights == 4 * 26_496 < memory.resident < step.peak
     assert memory.resident < memory.evaluation
@@ -192,14 +196,14 @@ def test_memory_is_ordered_as_it_must_be(tiny_recipe: Make) -> None:
 
 
 def test_the_parameters_are_those_of_the_task(tiny_recipe: Make) -> None:
-    first, second = (cost(tiny_recipe("zofc/base"), steps=1, task=task) for task in (1, 2))
+    first, second = (measure_cost(tiny_recipe("zofc/base"), steps=1, task=task) for task in (1, 2))
     assert first.parameters.moving == second.parameters.moving == {"peft": 538, "head": 2 * WIDTH + 1}
     assert first.parameters.frozen == 26_496 and second.parameters.frozen == 26_496 + 2 * WIDTH  # old rows
     assert second.forward.evaluation == first.forward.evaluation + 2 * WIDTH
 
 
 def test_phases_are_the_epochs_in_which_the_same_groups_move(tiny_recipe: Make) -> None:
-    found = cost(tiny_recipe("zofc/base", "optimize.peft.epochs=5", "optimize.head.epochs=3"), steps=2)
+    found = measure_cost(tiny_recipe("zofc/base", "optimize.peft.epochs=5", "optimize.head.epochs=3"), steps=2)
     assert [(phase.groups, phase.epochs) for phase in found.phases] == [(("head", "peft"), 3), (("peft",), 2)]
     for phase in found.phases:
         assert 0 < phase.step_seconds < 10 and phase.epoch_seconds == pytest.approx(2 * phase.step_seconds)
@@ -208,12 +212,12 @@ def test_phases_are_the_epochs_in_which_the_same_groups_move(tiny_recipe: Make) 
 
 @pytest.mark.parametrize("name", ["simplecil/cifar100-inc10", "ridge/cifar100-inc10"])
 def test_a_method_without_steps_still_answers(tiny_recipe: Make, name: str) -> None:
-    found = cost(tiny_recipe(name), steps=1)
+    found = measure_cost(tiny_recipe(name), steps=1)
     assert found.phases == () and found.parameters.moving == {} and found.forward.evaluation > 0
 
 
 def test_a_memory_limit_is_planned_as_in_a_run(tiny_recipe: Make) -> None:
-    free, tight = (cost(tiny_recipe("zofc/base", *more), steps=1) for more in ((), ("training.memory=170kB",)))
+    free, tight = (measure_cost(tiny_recipe("zofc/base", *more), steps=1) for more in ((), ("training.memory=170kB",)))
     assert any("memory 170kB" in notice for notice in tight.notices)
     assert tight.phases[0].peak < 170_000 < free.phases[0].peak
     assert tight.phases[0].executed == free.phases[0].executed
@@ -223,7 +227,7 @@ def test_nothing_is_left_behind(tiny_recipe: Make, tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(2)
     state = torch.random.get_rng_state()
-    first, again = (cost(tiny_recipe("zofc/base", "training.threads=1"), steps=1) for _ in range(2))
+    first, again = (measure_cost(tiny_recipe("zofc/base", "training.threads=1"), steps=1) for _ in range(2))
     assert [phase.executed for phase in first.phases] == [phase.executed for phase in again.phases]
     assert [phase.peak for phase in first.phases] == [phase.peak for phase in again.phases]
     assert torch.equal(torch.random.get_rng_state(), state) and torch.get_num_threads() == 2
@@ -260,6 +264,6 @@ def test_the_command_prints_and_writes(tiny_recipe: Make, zofc: Callable[..., tu
     code, said = zofc("cost", "mine.yaml", "zofc/base")
     assert code == 2 and "give one recipe" in said
     with pytest.raises(RecipeError, match="one timed step"):
-        cost(tiny_recipe("zofc/base"), steps=0)
+        measure_cost(tiny_recipe("zofc/base"), steps=0)
     with pytest.raises(RecipeError, match="no task 9"):
-        cost(tiny_recipe("zofc/base"), task=9)
+        measure_cost(tiny_recipe("zofc/base"), task=9)

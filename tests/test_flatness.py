@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from zofc.analysis import landscape
-from zofc.analysis.curvature import forms, probes, spectrum, trace
-from zofc.analysis.flatness import forgetting, random_score, sam_score, smoothed
+from zofc.analysis.curvature import forms, lanczos_spectrum, probes, trace
+from zofc.analysis.flatness import expand_forgetting, random_score, sam_score, smoothed
 from zofc.analysis.kept_run import KeptRun, parameters, repeat_task, task_losses
 from zofc.analysis.run_flatness import FlatnessSettings, measure_flatness
 from zofc.analysis.surface import BatchedLoss, Point, difference, dot, moved, norm
@@ -128,7 +128,7 @@ def test_random_scores_are_at_the_radius_that_their_norm_says(kind: str, length:
 def test_both_ends_of_the_spectrum_are_those_of_the_matrix() -> None:
     hessian = a_hessian()
     values = torch.linalg.eigvalsh(hessian)
-    found = spectrum(quadratic(hessian, drawn(SIZE)), a_point())
+    found = lanczos_spectrum(quadratic(hessian, drawn(SIZE)), a_point())
     assert found.largest == pytest.approx(float(values[-1]), abs=1e-4)
     assert found.smallest == pytest.approx(float(values[0]), abs=1e-4)
     assert found.converged and found.products <= SIZE and found.residual <= 1e-4
@@ -136,7 +136,7 @@ def test_both_ends_of_the_spectrum_are_those_of_the_matrix() -> None:
 
 def test_few_products_say_that_they_did_not_converge_and_come_from_below() -> None:
     hessian = a_hessian()
-    found = spectrum(quadratic(hessian, drawn(SIZE)), a_point(), products=2)
+    found = lanczos_spectrum(quadratic(hessian, drawn(SIZE)), a_point(), products=2)
     assert not found.converged and found.products == 2
     assert found.largest <= float(torch.linalg.eigvalsh(hessian)[-1])
 
@@ -144,7 +144,7 @@ def test_few_products_say_that_they_did_not_converge_and_come_from_below() -> No
 @pytest.mark.parametrize("rank", [1, 0])
 def test_a_hessian_of_low_rank_ends_the_search_early(rank: int) -> None:
     row = drawn(SIZE)
-    found = spectrum(quadratic(rank * torch.outer(row, row), drawn(SIZE)), a_point())
+    found = lanczos_spectrum(quadratic(rank * torch.outer(row, row), drawn(SIZE)), a_point())
     assert found.largest == pytest.approx(rank * float(row @ row), abs=1e-9) and found.products <= 3
 
 
@@ -162,7 +162,7 @@ def test_forgetting_on_a_quadratic_is_its_first_two_orders_and_nothing_else() ->
     hessian, start, end = a_hessian(), a_point(), a_point(5)
     loss = quadratic(hessian, drawn(SIZE, seed=3))
     largest = float(torch.linalg.eigvalsh(hessian)[-1])
-    found = forgetting(loss, start, end, largest)
+    found = expand_forgetting(loss, start, end, largest)
     assert found.change == pytest.approx(loss.value(end) - loss.value(start))
     assert found.rest == pytest.approx(0, abs=1e-10) and abs(found.first) > 0.1
     assert found.second <= found.bound == pytest.approx(0.5 * largest * found.distance**2)
@@ -173,9 +173,9 @@ def test_the_papers_bound_fails_where_the_dropped_slope_is_steep() -> None:
     """F ≤ ½ λ_max ‖Δθ‖² holds at a stationary point; on a slope it does not."""
     hessian, start = torch.eye(SIZE, dtype=torch.float64), {name: 0 * value for name, value in a_point().items()}
     step = a_point(5)
-    at_rest = forgetting(quadratic(hessian, torch.zeros(SIZE, dtype=torch.float64)), start, step, 1.0)
+    at_rest = expand_forgetting(quadratic(hessian, torch.zeros(SIZE, dtype=torch.float64)), start, step, 1.0)
     assert at_rest.change == pytest.approx(at_rest.bound) and at_rest.first_share == 0
-    on_slope = forgetting(quadratic(hessian, flat(step)), start, step, 1.0)
+    on_slope = expand_forgetting(quadratic(hessian, flat(step)), start, step, 1.0)
     assert not on_slope.within_bound and on_slope.first_share > 0.5
 
 
@@ -207,7 +207,8 @@ def test_products_and_spectrum_agree_with_torchs_hessian_on_a_tiny_net() -> None
     hessian = torch.func.hessian(lambda vector: loss(space.split(vector)))(space.center)
     batched, direction = BatchedLoss([(loss, 9)]), drawn(space.size, seed=4)
     assert torch.allclose(flat(batched.hvp(point, space.split(direction))), hessian @ direction, atol=1e-12)
-    assert spectrum(batched, point).largest == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), abs=1e-6)
+    largest = float(torch.linalg.eigvalsh(hessian)[-1])
+    assert lanczos_spectrum(batched, point).largest == pytest.approx(largest, abs=1e-6)
     found = trace(forms(batched, point, probes(point, 300)))
     assert abs(found.mean - float(hessian.trace())) < 4 * found.error
 
@@ -245,7 +246,7 @@ def test_old_task_loss_over_a_vit_has_torchs_hessian(learned: AdapterClassifier,
         direction = drawn(space.size)
         assert torch.allclose(flat(loss.hvp(point, space.split(direction))), hessian @ direction, atol=1e-10)
         values = torch.linalg.eigvalsh(hessian)
-        assert spectrum(loss, point).largest == pytest.approx(float(values[-1]), abs=1e-4)
+        assert lanczos_spectrum(loss, point).largest == pytest.approx(float(values[-1]), abs=1e-4)
 
 
 def test_an_old_task_is_asked_with_the_loss_it_was_trained_with(learned: AdapterClassifier, images: Tensor) -> None:

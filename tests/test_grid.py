@@ -276,13 +276,13 @@ def test_a_clock_is_read_with_nothing_beside_it(
 ) -> None:
     """In this process, after all others, whatever the number of workers; and threads are as the recipe has them."""
     timed = Cell({"row": "timed"}, tiny_recipe("zofc/base"), MeasureCost(1))
-    real, seen = jobs.cost, []
+    real, seen = jobs.measure_cost, []
 
     def cost(recipe: Recipe, steps: int, task: int) -> Cost:
         seen.append(recipe)
         return real(recipe, steps, task)
 
-    monkeypatch.setattr(jobs, "cost", cost)
+    monkeypatch.setattr(jobs, "measure_cost", cost)
     order = [cell for cell, _ in run_grid([timed, *cells(tiny_recipe, 1)], tmp_path, workers=2)]
     assert order[-1] is timed and seen == [timed.recipe]
 

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from zofc import __version__, paper
-from zofc.analysis.cost import cost
+from zofc.analysis.cost import measure_cost
 from zofc.cli import app
 from zofc.errors import RecipeError, RunError
 from zofc.methods import complete_recipe
@@ -492,7 +492,7 @@ def test_the_operations_are_those_that_cost_counts_and_its_formula_s(tmp_path: P
     assert list(table) == [f"{line}: {way}" for line in ("FO", "ZO-FC early, q = 1", "ZO-FC late, q = 1")
                            for way in ("executed", "formula")]  # fmt: skip
     first, hybrid, _ = chosen.cells(chosen.studies[1])
-    (base,), both = cost(first.recipe, 1).phases, cost(hybrid.recipe, 1)
+    (base,), both = measure_cost(first.recipe, 1).phases, measure_cost(hybrid.recipe, 1)
     assert base.formula is not None
     forward = both.batch_size * both.forward.backbone
     for line, phase in zip(("ZO-FC early, q = 1", "ZO-FC late, q = 1"), both.phases, strict=True):
@@ -531,13 +531,13 @@ def test_a_timing_once_measured_is_kept_and_shared_by_both_tables(
     chosen = costs(tmp_path, tiny_weights)
     assert len(chosen.distinct) == 2 and chosen.standing() == "2 measurements, 0 finished"
     with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
-        stopping(stopped, "cost", at=2)
+        stopping(stopped, "measure_cost", at=2)
         done(chosen, tmp_path / "stopped")
     assert chosen.standing() == "2 measurements, 1 finished"
     (kept,) = chosen.runs.glob("*.cost.json")
     before = kept.read_bytes()
     first = done(chosen, tmp_path / "out")
-    monkeypatch.delattr(jobs, "cost")  # nothing is measured again
+    monkeypatch.delattr(jobs, "measure_cost")  # nothing is measured again
     assert kept.read_bytes() == before and done(chosen, tmp_path / "again") == first
     for name in ("runtime", "flops"):
         for form in ("md", "csv", "tex"):

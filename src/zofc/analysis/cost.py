@@ -10,25 +10,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from zofc.analysis.flops import (
-    Difference,
-    Executed,
-    Formula,
-    Forward,
-    conventions,
-    count_forward,
-    count_step,
-    differences,
-    head_term,
-    paper_formula,
-)
+from zofc.analysis import flops
 from zofc.analysis.task_start import OnProgress, run_batches, start_task, torch_settings
 from zofc.errors import RecipeError
 from zofc.optim.graphs import RECORDING_STEPS
@@ -42,7 +30,7 @@ from zofc.training.task import TaskTraining
 
 
 @dataclass(frozen=True)
-class Parameters:
+class ParameterCounts:
     """Numbers, not bytes."""
 
     frozen: int
@@ -50,7 +38,7 @@ class Parameters:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryCost:
     """Bytes; of the device's allocator on CUDA, of tensors elsewhere, and of the whole process (rss)."""
 
     weights: int  # the backbone
@@ -69,10 +57,10 @@ class Phase:
     step_seconds: float  # median
     epoch_seconds: float  # its steps alone
     peak: int  # bytes of a step, what is resident included
-    executed: Executed
+    executed: flops.Executed
     forwards: float  # executed, in plain forwards of the batch
-    formula: Formula | None  # None: the paper has none for these groups
-    differences: tuple[Difference, ...]
+    formula: flops.Formula | None  # None: the paper has none for these groups
+    differences: tuple[flops.Difference, ...]
 
 
 @dataclass(frozen=True)
@@ -88,24 +76,21 @@ class Cost:
     eval_batch_size: int
     steps: int  # timed
     steps_per_epoch: int
-    parameters: Parameters
-    memory: Memory
+    parameters: ParameterCounts
+    memory: MemoryCost
     loading_seconds: float  # to make a training batch; beside the step on CUDA and with workers
     evaluation_seconds: float  # an image
-    forward: Forward
+    forward: flops.Forward
     phases: tuple[Phase, ...]
     conventions: tuple[str, ...]
     notices: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, with the sums that follow from it."""
-        found = asdict(self)
-        for phase, own in zip(found["phases"], self.phases, strict=True):
-            phase["executed"]["total"] = own.executed.total
-        return found
+        """The content of the result file."""
+        return asdict(self)
 
 
-def cost(recipe: Recipe, steps: int = 5, task: int = 1, on_progress: OnProgress = lambda _: None) -> Cost:
+def measure_cost(recipe: Recipe, steps: int = 5, task: int = 1, on_progress: OnProgress = lambda _: None) -> Cost:
     """Measure a recipe at the start of a task (those before it are not trained): `steps` timed steps in each phase
     after a warm-up. The model that is stepped is thrown away. `on_progress` is called with what is being done."""
     if steps < 1:
@@ -120,12 +105,15 @@ def cost(recipe: Recipe, steps: int = 5, task: int = 1, on_progress: OnProgress 
 def _measured(training: TaskTraining, notices: list[str], steps: int, task: int, on_progress: OnProgress) -> Cost:
     model, placement, device = training.model, training.placement, training.model.device
     on_progress("making batches")
-    loading, (images, labels) = _first_batch(training, steps)
+    batches = run_batches(training)
+    _, images, labels = next(batches)  # which also opens files and starts workers
+    loading = _median(lambda: next(batches), steps, device)
     if model.recipe.training.memory is not None and placement.epochs:
         notices.append(plan_memory(model, placement, images, labels))
     own = resident_tensors(model)
     before, rss = _resident_bytes(device, own), process_memory()[0]
-    _forget_peak()
+    with suppress(OSError):  # Linux counts the most anew from here; elsewhere it stays that of the whole process
+        Path("/proc/self/clear_refs").write_text("5")
     phases = phases_of(placement)
     timed = []
     for groups, epochs in phases.items():
@@ -140,7 +128,7 @@ def _measured(training: TaskTraining, notices: list[str], steps: int, task: int,
     evaluation = _median(partial(model.scores, shown), steps, device) / len(shown)
 
     on_progress("counting")
-    forward = count_forward(model, placement, shown[:1])
+    forward = flops.count_forward(model, placement, shown[:1])
     sizes = placement.sizes
     return Cost(
         recipe=model.recipe.name,
@@ -152,10 +140,10 @@ def _measured(training: TaskTraining, notices: list[str], steps: int, task: int,
         eval_batch_size=len(shown),
         steps=steps,
         steps_per_epoch=training.steps_per_epoch,
-        parameters=Parameters(
+        parameters=ParameterCounts(
             model.backbone.parameters + sum(p.numel() for p in model.method.parameters()) - sum(sizes.values()), sizes
         ),
-        memory=Memory(model.backbone.bytes, before, scoring.bytes, rss, rss_peak),
+        memory=MemoryCost(model.backbone.bytes, before, scoring.bytes, rss, rss_peak),
         loading_seconds=loading,
         evaluation_seconds=evaluation,
         forward=forward,
@@ -163,18 +151,18 @@ def _measured(training: TaskTraining, notices: list[str], steps: int, task: int,
             _phase(training, images, labels, groups, epochs, seconds, peak.bytes, forward)
             for (groups, epochs), (seconds, peak) in zip(phases.items(), timed, strict=True)
         ),
-        conventions=conventions(model, forward),
+        conventions=flops.conventions(model, forward),
         notices=tuple(notices),
     )
 
 
 def _phase(
     training: TaskTraining, images: Tensor, labels: Tensor, groups: tuple[str, ...], epochs: list[int],
-    seconds: float, peak: int, forward: Forward,
+    seconds: float, peak: int, forward: flops.Forward,
 ) -> Phase:  # fmt: skip
     model, batch = training.model, len(images)
-    executed = count_step(training, images, labels, epochs[0])
-    formula = paper_formula(training.placement, groups, batch, forward.formula, head_term(model))
+    executed = flops.count_step(training, images, labels, epochs[0])
+    formula = flops.paper_formula(training.placement, groups, batch, forward.formula, flops.head_term(model))
     return Phase(
         groups=groups,
         epochs=len(epochs),
@@ -184,7 +172,7 @@ def _phase(
         executed=executed,
         forwards=executed.total / (batch * forward.backbone),
         formula=formula,
-        differences=() if formula is None else differences(training, groups, images, executed, formula, forward),
+        differences=flops.explain_difference(training, groups, images, executed, formula, forward),
     )
 
 
@@ -195,18 +183,6 @@ def phases_of(placement: Placement) -> dict[tuple[str, ...], list[int]]:
         if groups := placement.active(epoch):
             found.setdefault(groups, []).append(epoch)
     return found
-
-
-def _first_batch(training: TaskTraining, steps: int) -> tuple[float, tuple[Tensor, Tensor]]:
-    """Median seconds to make a batch, the first (which opens files and starts workers) apart, and the first."""
-    times, first, clock = [], None, time.perf_counter()
-    for _, images, labels in islice(run_batches(training), 1 + steps):
-        _wait(training.model.device)
-        times.append(time.perf_counter() - clock)
-        first = first or (images, labels)
-        clock = time.perf_counter()
-    assert first is not None
-    return statistics.median(times[1:]), first
 
 
 def _time(
@@ -264,9 +240,3 @@ def process_memory() -> tuple[int, int]:
         return now, max(now, most)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return most, most
-
-
-def _forget_peak() -> None:
-    """Linux counts the most anew from here; elsewhere it stays that of the whole process."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")

@@ -36,7 +36,9 @@ class Trace:
     probes: int
 
 
-def spectrum(loss: BatchedLoss, point: Point, products: int = 100, tolerance: float = 1e-6, seed: int = 0) -> Spectrum:
+def lanczos_spectrum(
+    loss: BatchedLoss, point: Point, products: int = 100, tolerance: float = 1e-6, seed: int = 0
+) -> Spectrum:
     """Lanczos with full reorthogonalisation, until the largest eigenvalue's residual is below `tolerance` times the
     spectrum's extent, or so many products have been made."""
     space, count = Space(point), size(point)
@@ -63,12 +65,8 @@ def spectrum(loss: BatchedLoss, point: Point, products: int = 100, tolerance: fl
 
 
 def _tridiagonal(diagonal: Sequence[float], off: Sequence[float]) -> Tensor:
-    below = torch.tensor(off, dtype=torch.float64)
-    return (
-        torch.diag(torch.tensor(diagonal, dtype=torch.float64)) + torch.diag(below, 1) + torch.diag(below, -1)
-        if len(below)
-        else torch.tensor([list(diagonal)], dtype=torch.float64)
-    )
+    main, below = (torch.tensor(values, dtype=torch.float64) for values in (diagonal, off))
+    return torch.diag(main) + (torch.diag(below, 1) + torch.diag(below, -1) if len(below) else 0)
 
 
 def _flat(point: Point) -> Tensor:

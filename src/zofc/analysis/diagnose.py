@@ -19,7 +19,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from zofc.analysis.diagnosis import Agreement, Alignment, Diagnosis, Differences, Rung, SetDiagnosis, Step
+from zofc.analysis.diagnosis import Agreement, Alignment, Diagnosis, Differences, Rung, SetDiagnosis, StepDiagnosis
 from zofc.analysis.task_start import OnProgress, run_batches, start_task, torch_settings
 from zofc.errors import DivergedError, RecipeError
 from zofc.methods import Method
@@ -34,7 +34,7 @@ from zofc.training.device import pick_device
 from zofc.training.resolve import check_recipe
 from zofc.training.task import TaskTraining
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 QUERIES = (1, 2, 4, 8, 16, 32, 64)
 LADDER = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)  # ε
 LADDER_QUERIES = 8  # of each batch, for the other ε and for the noise floor
@@ -129,7 +129,7 @@ def exact_gradient(
     return total, value
 
 
-def _retry_smaller(chunking: Chunking, batch: int, work: Callable[[Chunking], T]) -> T:
+def _retry_smaller(chunking: Chunking, batch: int, work: Callable[[Chunking], _T]) -> _T:
     """`work(chunking)`, again with a smaller chunking whenever memory runs out."""
     while True:
         try:
@@ -160,7 +160,9 @@ class Examination:
 
     def __init__(self, training: TaskTraining, part: ZerothOrderSet, exact: Method, queries: Sequence[int]) -> None:
         self.training, self.part, self.exact = training, part, exact
-        self.plan = part.plan
+        self.plan, self.precision = part.plan, training.model.recipe.training.precision
+        self.rate = part.optimizer.learning_rate(part.plan.start)  # of the set's first epoch
+        self.chunking = Chunking(part.chunking.micro_batch, max(part.chunking.chunk, FLOAT64_CHUNK))  # in float64
         self.queries = sorted({*queries, self.plan.queries})
         own = dict(exact.named_parameters())
         self.space = Space({key: own[key] for key in part.optimizer.parameters})  # in float64
@@ -188,7 +190,7 @@ class Examination:
                 f"({self.part.label}): use training.precision=fp32, and check the images for broken values"
             )
         derivative = replace(float64, estimator=get_estimator("forward_gradient"))
-        true = _coefficients(self.exact, images, labels, derivative, self._float64_chunking)
+        true = _coefficients(self.exact, images, labels, derivative, self.chunking)
         self.pairs.append((estimated.flatten(), true.flatten()))
         if not query.estimator.exact:
             self._measure_ladder(images, labels, query, float64, estimated[:LADDER_QUERIES], true[:LADDER_QUERIES])
@@ -205,16 +207,12 @@ class Examination:
                 parts = combine(replace(query, vectors=vectors[some]), estimated[some])
                 estimates.append(self._estimate(torch.cat([part.flatten() for part in parts.values()]), slope.cpu()))
 
-    @property
-    def _float64_chunking(self) -> Chunking:
-        return Chunking(self.part.chunking.micro_batch, max(self.part.chunking.chunk, FLOAT64_CHUNK))
-
     def _measure_ladder(
         self, images: Tensor, labels: Tensor, query: Query, float64: Query, estimated: Tensor, true: Tensor
     ) -> None:
         """Finite differences at other ε, and those at the recipe's ε in float64."""
         few = replace(float64, vectors=float64.vectors[:LADDER_QUERIES])
-        doubled = _coefficients(self.exact, images, labels, few, self._float64_chunking)
+        doubled = _coefficients(self.exact, images, labels, few, self.chunking)
         self.differences.append((estimated.flatten(), doubled.flatten()))
         for epsilon in sorted({*LADDER, query.epsilon}):
             rung = estimated
@@ -231,16 +229,6 @@ class Examination:
         move = self.rate * (guess * scale if plan.optimizer == "sgd" else guess.sign())  # Adam's first step is a sign
         lasting = 1.0 if plan.optimizer in ("adam", "adamw") else 1 / (1 - plan.momentum)
         return Estimate(norm, cosine, float(move.norm()), lasting * float(move @ slope))
-
-    @property
-    def precision(self) -> str:
-        """The precision of the recipe."""
-        return self.training.model.recipe.training.precision
-
-    @property
-    def rate(self) -> float:
-        """The learning rate of the set's first epoch."""
-        return self.part.optimizer.learning_rate(self.plan.start)
 
     def result(self) -> SetDiagnosis:
         """All measurements of the set."""
@@ -272,19 +260,18 @@ class Examination:
         vanished = float((working == 0).double().mean())
         return Differences(plan.epsilon, _rms(double), _rms(working - double), vanished, tuple(ladder))
 
-    def _step(self) -> Step:
+    def _step(self) -> StepDiagnosis:
         plan, estimates = self.plan, self.estimates[self.plan.queries]
         clipped = [plan.clip is not None and one.norm > plan.clip for one in estimates]
         rates = [self.part.optimizer.learning_rate(epoch) for epoch in range(plan.start, plan.epochs)]
-        center = self.space.center
-        return Step(
+        return StepDiagnosis(
             optimizer=plan.optimizer,
             lr=self.rate,
             clip=plan.clip,
             norm=statistics.median(one.norm for one in estimates),
             clipped=sum(clipped) / len(clipped),
             length=statistics.median(one.length for one in estimates),
-            parameters=float(center.norm()),
+            parameters=float(self.space.center.norm()),
             descent=statistics.fmean(one.descent for one in estimates),
             steps=self.training.steps_per_epoch * sum(rates) / self.rate if self.rate else 0.0,
         )

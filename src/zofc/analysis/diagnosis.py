@@ -50,7 +50,7 @@ class Differences:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepDiagnosis:
     """What the optimizer makes of the estimates at the recipe's Q."""
 
     optimizer: str
@@ -74,7 +74,7 @@ class Alignment:
 
 
 @dataclass(frozen=True)
-class Line:
+class Finding:
     """One line of the result: what, measured, meaning."""
 
     what: str
@@ -98,20 +98,20 @@ class SetDiagnosis:
     gradient: float  # mean over batches of its norm, by backward pass in float64
     agreement: Agreement
     differences: Differences | None  # None: forward gradients have no ε
-    step: Step
+    step: StepDiagnosis
     alignments: tuple[Alignment, ...]
 
     @property
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[Finding]:
         """All that is to say about the set; without a gradient there is nothing to compare with."""
-        first = Line(
+        first = Finding(
             "gradient",
             f"norm {self.gradient:.3g}, d = {self.size:,}, loss {self.loss:.4g}",
             f"exact, by a backward pass in float64; the {self.queries} queries of a step see {self.queries} of "
             f"{self.size:,} dimensions",
         )
         if not self.gradient:
-            return [Line(first.what, first.measured, "the gradient is zero here: there is nothing to estimate")]
+            return [Finding(first.what, first.measured, "the gradient is zero here: there is nothing to estimate")]
         middle = [] if self.differences is None else self._difference_lines(self.differences)
         return [first, self._agreement_line, *middle, self._clip_line, self._step_line, self._alignment_line]
 
@@ -131,7 +131,7 @@ class SetDiagnosis:
         return f"{exact}, or {self._change('epsilon', f'{best.epsilon:g}')}" if best and longer else exact
 
     @property
-    def _agreement_line(self) -> Line:
+    def _agreement_line(self) -> Finding:
         found = self.agreement
         what = "the derivatives" if self.differences is None else "the differences"
         if found.pearson >= SOUND:
@@ -143,17 +143,13 @@ class SetDiagnosis:
         else:
             verdict = f"{what} are noise: correlation {found.pearson:.2f}; use {self._remedy}"
         measured = f"Pearson {found.pearson:.4f}, cosine {found.cosine:.4f}, error {100 * found.error:.3g} %"
-        return Line(f"{self.estimator} against float64", f"{measured} ({found.pairs} pairs)", verdict)
+        return Finding(f"{self.estimator} against float64", f"{measured} ({found.pairs} pairs)", verdict)
 
-    def _difference_lines(self, found: Differences) -> list[Line]:
+    def _difference_lines(self, found: Differences) -> list[Finding]:
         ratio = found.signal / found.noise if found.noise else math.inf
         measured = f"{found.signal:.2e} against {found.noise:.2e}: ratio {ratio:.3g}"
-        if ratio >= 10:
-            verdict = f"rounding in {self.precision} does not matter at ε = {found.epsilon:g}"
-        elif ratio >= 1:
-            verdict = f"rounding in {self.precision} blurs the differences at ε = {found.epsilon:g}"
-        else:
-            verdict = f"rounding in {self.precision} is larger than the differences at ε = {found.epsilon:g}"
+        blurs = "blurs the differences" if ratio >= 1 else "is larger than the differences"
+        verdict = f"rounding in {self.precision} {'does not matter' if ratio >= 10 else blurs} at ε = {found.epsilon:g}"
         if found.vanished >= 0.05:
             verdict += f"; {100 * found.vanished:.0f} % of them vanish: both losses are the same number"
         best = found.best
@@ -166,10 +162,10 @@ class SetDiagnosis:
             own = "is among them" if found.epsilon in found.sound else "is not"
             epsilon = f"ε = {best.epsilon:g} is best; sound are {sound}, and the recipe's {found.epsilon:g} {own}"
         shown = ", ".join(f"{rung.epsilon:g}: {_number(rung.pearson)}" for rung in found.ladder)
-        return [Line("difference against noise", measured, verdict), Line("Pearson by ε", shown, epsilon)]
+        return [Finding("difference against noise", measured, verdict), Finding("Pearson by ε", shown, epsilon)]
 
     @property
-    def _clip_line(self) -> Line:
+    def _clip_line(self) -> Finding:
         step = self.step
         share = f"median norm of ĝ {step.norm:.3g}"
         if step.optimizer != "sgd":
@@ -184,10 +180,10 @@ class SetDiagnosis:
         else:
             verdict = "the clip is never active: it changes nothing here"
         shown = "none" if step.clip is None else f"{step.clip:g}, active in {100 * step.clipped:.0f} %"
-        return Line("clip", f"{shown}; {share}", verdict)
+        return Finding("clip", f"{shown}; {share}", verdict)
 
     @property
-    def _step_line(self) -> Line:
+    def _step_line(self) -> Finding:
         step, total = self.step, self.step.descent * self.step.steps
         share = f" ({100 * step.length / step.parameters:.2g} % of it)" if step.parameters else ""
         measured = f"{step.length:.3g} at lr {step.lr:g}, against ‖φ‖ = {step.parameters:.3g}{share}"
@@ -201,10 +197,10 @@ class SetDiagnosis:
             if total < 0.05 * self.loss:
                 fresh = " and ".join(self.beside)
                 verdict += f": hardly anything, {f'with {fresh} as it starts' if fresh else 'from this start'}"
-        return Line("length of a step", measured, verdict)
+        return Finding("length of a step", measured, verdict)
 
     @property
-    def _alignment_line(self) -> Line:
+    def _alignment_line(self) -> Finding:
         now = next(found for found in self.alignments if found.queries == self.queries)
         most = self.alignments[-1]
         verdict = f"at Q = {now.queries} the estimate has cosine {now.cosine:.2g} to the gradient"
@@ -216,7 +212,7 @@ class SetDiagnosis:
             verdict += f": as d = {self.size:,} dimensions allow"
             verdict += "; four times the queries double it" if 4 * now.queries < self.size / 4 else ""
         measured = f"{now.cosine:.3g} at Q = {now.queries}, in theory {now.theory:.3g}"
-        return Line("cosine to the gradient", measured, verdict)
+        return Finding("cosine to the gradient", measured, verdict)
 
 
 @dataclass(frozen=True)

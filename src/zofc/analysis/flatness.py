@@ -54,22 +54,9 @@ class Forgetting:
     first: float  # gᵀΔθ
     second: float  # ½ ΔθᵀHΔθ
     bound: float
-
-    @property
-    def rest(self) -> float:
-        """What two orders do not explain."""
-        return self.change - self.first - self.second
-
-    @property
-    def within_bound(self) -> bool:
-        """Whether the loss rose by no more than the bound."""
-        return self.change <= self.bound
-
-    @property
-    def first_share(self) -> float:
-        """|gᵀΔθ| / (|gᵀΔθ| + |½ ΔθᵀHΔθ|): near 0 where the first-order term may be dropped."""
-        both = abs(self.first) + abs(self.second)
-        return abs(self.first) / both if both else 0.0
+    rest: float  # what two orders do not explain
+    within_bound: bool
+    first_share: float  # |gᵀΔθ| / (|gᵀΔθ| + |½ ΔθᵀHΔθ|): near 0 where the first-order term may be dropped
 
 
 @dataclass(frozen=True)
@@ -113,18 +100,15 @@ def _score(increase: float, loss: float, rho: float) -> float:
     return increase / (rho * (loss + SMALL))
 
 
-def forgetting(loss: BatchedLoss, start: Point, end: Point, largest: float) -> Forgetting:
+def expand_forgetting(loss: BatchedLoss, start: Point, end: Point, largest: float) -> Forgetting:
     """The expansion of L(end) − L(start) around the start, whose largest eigenvalue is given."""
     step = difference(end, start)
     before, slope = loss.value_and_gradient(start)
-    distance = norm(step)
-    return Forgetting(
-        distance=distance,
-        change=loss.value(end) - before,
-        first=float(dot(slope, step)),
-        second=0.5 * float(dot(step, loss.hvp(start, step))),
-        bound=0.5 * largest * distance**2,
-    )
+    distance, change = norm(step), loss.value(end) - before
+    first, second = float(dot(slope, step)), 0.5 * float(dot(step, loss.hvp(start, step)))
+    bound, both = 0.5 * largest * distance**2, abs(first) + abs(second)
+    share = abs(first) / both if both else 0.0
+    return Forgetting(distance, change, first, second, bound, change - first - second, change <= bound, share)
 
 
 def smoothed(

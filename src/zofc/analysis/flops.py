@@ -38,11 +38,7 @@ class Executed:
     features: int  # from there to the features, at every point
     classifier: int  # loss and accuracy
     update: int  # the rest: backward passes, and the sum of the directions
-
-    @property
-    def total(self) -> int:
-        """Multiply–adds of the whole step."""
-        return self.once + self.features + self.classifier + self.update
+    total: int
 
 
 @dataclass(frozen=True)
@@ -147,7 +143,9 @@ def count_step(training: TaskTraining, images: Tensor, labels: Tensor, epoch: in
         for name in spent:
             delattr(method, name)
     rest = counter.get_total_flops() - sum(spent.values())
-    return Executed(spent["prepare"] // 2, spent["features"] // 2, (spent["loss"] + spent["hits"]) // 2, rest // 2)
+    counts = spent["prepare"], spent["features"], spent["loss"] + spent["hits"], rest
+    once, features, classifier, update = (flops // 2 for flops in counts)
+    return Executed(once, features, classifier, update, once + features + classifier + update)
 
 
 # -- the paper's formulas --------------------------------------------------------------------------------------------
@@ -170,12 +168,14 @@ def paper_formula(placement: Placement, groups: tuple[str, ...], batch: int, for
     return Formula(text, forwards, forwards * batch * forward + backward, backward)
 
 
-def differences(
-    training: TaskTraining, groups: tuple[str, ...], images: Tensor, executed: Executed, formula: Formula,
+def explain_difference(
+    training: TaskTraining, groups: tuple[str, ...], images: Tensor, executed: Executed, formula: Formula | None,
     forward: Forward,
 ) -> tuple[Difference, ...]:  # fmt: skip
     """Formula minus executed, in terms that add up to it: with k forwards in the formula and n executed passes through
     what depends on the moving parameters, P before it and E in it, (k − n)BF + (nP − once) + n(BF − P − E) + rest."""
+    if formula is None:
+        return ()
     model, placement, batch = training.model, training.placement, len(images)
     before, behind, plain = _one_pass(model, images)
     n = Fraction(executed.features, behind) if behind else Fraction(executed.once, before)

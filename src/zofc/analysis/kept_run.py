@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from zofc import seeds
-from zofc.analysis.surface import Loss, Point
+from zofc.analysis.surface import Point, PointLoss
 from zofc.data.loading import Batch
 from zofc.data.selection import select_per_class
 from zofc.errors import RunError
@@ -128,27 +128,18 @@ def repeat_task(method: Classifier, task: int, seen: int, rows: RowChoice) -> Cl
     return view
 
 
-@dataclass(frozen=True)
-class _BatchLoss:
-    """The loss of one batch of a task at one state."""
-
-    method: Classifier
-    view: Classifier
-    images: Tensor
-    labels: Tensor
-    prepared: Any | None  # None: prepared anew each time, to save memory
-
-    def __call__(self, point: Point) -> Tensor:
-        prepared = self.method.prepare(self.images) if self.prepared is None else self.prepared
-        return self.view.loss(point, self.method.features(point, prepared), self.labels)
+def _batch_loss(method: Classifier, view: Classifier, batch: Batch, kept: Any, point: Point) -> Tensor:
+    """The loss of a batch at a point; without what is `kept` of its images, they are prepared anew, to save memory."""
+    prepared = method.prepare(batch[0]) if kept is None else kept
+    return view.loss(point, method.features(point, prepared), batch[1])
 
 
 def task_losses(
     method: Classifier, batches: dict[int, list[Batch]], seen: int, rows: RowChoice
-) -> dict[int, list[tuple[Loss, int]]]:
+) -> dict[int, list[tuple[PointLoss, int]]]:
     """The loss of each task at a state, as a function of those of its tensors that a point has."""
     held = 0
-    losses: dict[int, list[tuple[Loss, int]]] = {}
+    losses: dict[int, list[tuple[PointLoss, int]]] = {}
     for task, some in batches.items():
         view = repeat_task(method, task, seen, rows)
         losses[task] = []
@@ -156,8 +147,8 @@ def task_losses(
             with torch.no_grad():
                 prepared = method.prepare(images)
             held += sum(leaf.nbytes for leaf in tree_leaves(prepared) if isinstance(leaf, Tensor))
-            loss = _BatchLoss(method, view, images, labels, prepared if held <= PREPARED_BYTES else None)
-            losses[task].append((loss, len(labels)))
+            kept = prepared if held <= PREPARED_BYTES else None
+            losses[task].append((partial(_batch_loss, method, view, (images, labels), kept), len(labels)))
     return losses
 
 

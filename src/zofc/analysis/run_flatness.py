@@ -8,18 +8,8 @@ from typing import Any, get_args
 
 from torch import Tensor
 
-from zofc.analysis.curvature import Spectrum, Trace, forms, probes, spectrum, trace
-from zofc.analysis.flatness import (
-    NORMS,
-    Forgetting,
-    RandomSharpness,
-    Sharpness,
-    Smoothed,
-    forgetting,
-    random_score,
-    sam_score,
-    smoothed,
-)
+from zofc.analysis import curvature
+from zofc.analysis import flatness as scores
 from zofc.analysis.kept_run import KeptRun, RowChoice, Split, parameters, task_losses
 from zofc.analysis.surface import BatchedLoss, Point, size
 from zofc.analysis.task_start import OnProgress
@@ -68,8 +58,8 @@ class TaskTransition:
     """From one task to the next: what the tasks until then lost."""
 
     whole: float  # rise of their loss between the two states, whatever moved
-    over: Forgetting  # of it, what the parameters in question do, and its expansion
-    spectrum: Spectrum  # of the same loss at the start
+    over: scores.Forgetting  # of it, what the parameters in question do, and its expansion
+    spectrum: curvature.Spectrum  # of the same loss at the start
 
 
 @dataclass(frozen=True)
@@ -78,12 +68,12 @@ class TaskFlatness:
 
     task: int
     parameters: int
-    last: Sharpness
-    old: Sharpness | None = None
-    random: tuple[RandomSharpness, ...] = ()
-    spectrum: Spectrum | None = None
-    trace: Trace | None = None
-    smoothed: tuple[Smoothed, ...] = ()
+    last: scores.Sharpness
+    old: scores.Sharpness | None = None
+    random: tuple[scores.RandomSharpness, ...] = ()
+    spectrum: curvature.Spectrum | None = None
+    trace: curvature.Trace | None = None
+    smoothed: tuple[scores.Smoothed, ...] = ()
     forgetting: TaskTransition | None = None  # by the next task
 
 
@@ -98,15 +88,7 @@ class RunFlatness:
 
     def as_json(self) -> dict[str, Any]:
         """The content of the result file."""
-        content = asdict(self)
-        for name, entries in self.by_set.items():
-            for entry, shown in zip(entries, content["by_set"][name], strict=True):
-                if entry.forgetting is not None:
-                    over = entry.forgetting.over
-                    shown["forgetting"]["over"] |= {
-                        "rest": over.rest, "within_bound": over.within_bound, "first_share": over.first_share
-                    }  # fmt: skip
-        return content
+        return asdict(self)
 
     def verdict(self, name: str) -> str | None:
         """Whether the paper may drop the first-order term of forgetting, in this run."""
@@ -184,24 +166,24 @@ class _State:
         point = self.point(name, last)
         if not point:
             return None
-        sharp = sam_score(self.loss(last), point, rho)
+        sharp = scores.sam_score(self.loss(last), point, rho)
         step = self.step(name) if settings.products and self.task + 1 in self.run.kept else None
         if not old:
             return TaskFlatness(self.task, size(point), sharp, forgetting=step)
         point, loss = self.point(name, old), self.loss(old)
-        kinds = NORMS if settings.directions else ()
-        along = probes(point, settings.probes, self.kind, self.seed)
-        values = forms(loss, point, along)
+        kinds = scores.NORMS if settings.directions else ()
+        along = curvature.probes(point, settings.probes, self.kind, self.seed)
+        values = curvature.forms(loss, point, along)
         return TaskFlatness(
             task=self.task,
             parameters=size(point),
             last=sharp,
-            old=sam_score(loss, point, rho),
-            random=tuple(random_score(loss, point, rho, kind, settings.directions, self.seed) for kind in kinds),
+            old=scores.sam_score(loss, point, rho),
+            random=tuple(scores.random_score(loss, point, rho, kind, settings.directions, self.seed) for kind in kinds),
             spectrum=self.spectrum(loss, point) if settings.products else None,
-            trace=trace(values) if values else None,
+            trace=curvature.trace(values) if values else None,
             smoothed=tuple(
-                smoothed(loss, point, self.epsilon * by, along, values) for by in SMOOTHING_LENGTHS if values
+                scores.smoothed(loss, point, self.epsilon * by, along, values) for by in SMOOTHING_LENGTHS if values
             ),
             forgetting=step,
         )
@@ -209,8 +191,8 @@ class _State:
     def point(self, name: str, tasks: range) -> dict[str, Tensor]:
         return parameters(self.method, name, tasks, self.settings.rows)
 
-    def spectrum(self, loss: BatchedLoss, point: Point) -> Spectrum:
-        return spectrum(loss, point, self.settings.products, self.settings.tolerance, self.seed)
+    def spectrum(self, loss: BatchedLoss, point: Point) -> curvature.Spectrum:
+        return curvature.lanczos_spectrum(loss, point, self.settings.products, self.settings.tolerance, self.seed)
 
     def step(self, name: str) -> TaskTransition:
         """What the next task does to the tasks until now, this one included."""
@@ -220,4 +202,5 @@ class _State:
         later = task_losses(self.run.method_after(self.task + 1), self.seen, self.task, self.settings.rows)
         there = BatchedLoss([part for parts in later.values() for part in parts])
         ends = self.spectrum(loss, start)
-        return TaskTransition(there.value({}) - loss.value({}), forgetting(loss, start, end, ends.largest), ends)
+        over = scores.expand_forgetting(loss, start, end, ends.largest)
+        return TaskTransition(there.value({}) - loss.value({}), over, ends)

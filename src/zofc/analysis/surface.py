@@ -14,14 +14,14 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 Point = Mapping[str, Tensor]
-Loss = Callable[[Point], Tensor]
+PointLoss = Callable[[Point], Tensor]
 
 
 @dataclass(frozen=True)
 class BatchedLoss:
     """A mean over all images, batch by batch, so that only one batch's graph is held at a time."""
 
-    parts: Sequence[tuple[Loss, int]]  # the mean loss of a batch, and of how many images
+    parts: Sequence[tuple[PointLoss, int]]  # the mean loss of a batch, and of how many images
 
     @property
     def images(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any
 
@@ -56,25 +55,23 @@ def start_task(
     for each in stream.tasks[:task]:
         model.extend(each.names)
     training = TaskTraining(
-        model, model.loader(stream.train_set(stream.tasks[task - 1])), Events([_Notices(notices)]), len(stream.tasks)
+        model, model.loader(stream.train_set(stream.tasks[task - 1])), _Notices(notices), len(stream.tasks)
     )
     on_progress("beginning the task")
     training.begin()  # some methods read the task's images before the first step
     return training, notices
 
 
-@dataclass
-class _Notices:
-    """A listener that collects the notices of a run."""
+class _Notices(Events):
+    """Events of which the notices alone are kept."""
 
-    texts: list[str]
+    def __init__(self, texts: list[str]) -> None:
+        super().__init__()
+        self.texts = texts
 
-    def event(self, event: dict[str, Any]) -> None:
-        if event["event"] == "notice":
-            self.texts.append(event["text"])
-
-    def step(self, status: object) -> None: ...
-    def close(self) -> None: ...
+    def send(self, kind: str, /, **fields: Any) -> None:
+        if kind == "notice":
+            self.texts.append(fields["text"])
 
 
 def run_batches(training: TaskTraining) -> Iterator[tuple[int, Tensor, Tensor]]:

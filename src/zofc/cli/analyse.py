@@ -61,13 +61,13 @@ def cost(
 
     On its model and one of its batches; operations are multiply–adds.
     """
-    from zofc.analysis.cost import cost
+    from zofc.analysis.cost import measure_cost
     from zofc.report.measurements import cost_tables
 
     recipe = load_one_recipe(words)
     check_writable(output)
     with progress("reading the recipe") as on_progress:
-        result = cost(recipe, steps, task, on_progress).as_json()
+        result = measure_cost(recipe, steps, task, on_progress).as_json()
     for part in cost_tables(result):
         out.print(part, highlight=False)
     write_result(output, result)

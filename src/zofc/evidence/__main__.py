@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich import print as show
 
 from zofc.errors import RecipeError, ZofcError
 from zofc.runfolder import write_atomic
-
-if TYPE_CHECKING:
-    from zofc.studies.grid import Cell
-    from zofc.studies.jobs import CellRow
 
 commands = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -49,7 +44,7 @@ def run_rates(
     for name in names:
         if not get_line(name).scan:
             raise RecipeError(f"--lines: {name} has no learning rate of its own to search")
-    _show(search_rates(names, _numbers(rates, "--rates"), _seeds(seeds), changes or [], out, runs, workers))
+    show(search_rates(names, _numbers(rates, "--rates"), _seeds(seeds), changes or [], out, runs, workers))
 
 
 @commands.command("grid")
@@ -70,7 +65,7 @@ def run_grid_part(
     names = _words(lines)
     for name in names:
         get_line(name)
-    _show(run_part(get_part(part), names, _seeds(seeds), changes or [], rates, out, runs, workers))
+    show(run_part(get_part(part), names, _seeds(seeds), changes or [], rates, out, runs, workers))
 
 
 @commands.command("verdicts")
@@ -83,7 +78,7 @@ def judge_results(results: Results = Path("results/small"), root: Root = Path())
     _, judged = results_page(results, root)
     write_atomic(root / results / VERDICTS_FILE, verdicts_text(judged))
     for group in claim_groups():
-        _show(replace(claims_grid(group.claims, judged), title=group.title))
+        show(replace(claims_grid(group.claims, judged), title=group.title))
 
 
 @commands.command("page")
@@ -111,8 +106,9 @@ def run_demos(
 ) -> None:
     """Run the demonstrations over several seeds."""
     from zofc.evidence.demo import demo_cells, demo_table
+    from zofc.studies.grid import collect
 
-    _show(demo_table(_collect(demo_cells(_seeds(seeds)), out, runs, {}, workers)))
+    show(demo_table(collect(list(demo_cells(_seeds(seeds))), runs, out, {}, workers)))
 
 
 @commands.command("picture")
@@ -140,17 +136,11 @@ def run_estimators(
 ) -> None:
     """Train ZO-FC with each estimator on one slice, beside its anchors."""
     from zofc.evidence.estimators import estimator_cells, estimators_table
-
-    cells = estimator_cells(_seeds(seeds), factor, epochs, changes or [])
-    about = {"epochs": epochs, "factor": factor, "settings": changes or []}
-    _show(estimators_table(_collect(cells, out, runs, about, workers)))
-
-
-def _collect(cells: Iterable[Cell], out: Path, runs: Path, about: dict[str, object], workers: int) -> list[CellRow]:
     from zofc.studies.grid import collect
 
-    out.parent.mkdir(parents=True, exist_ok=True)
-    return collect(list(cells), runs, out, about, workers)
+    cells = list(estimator_cells(_seeds(seeds), factor, epochs, changes or []))
+    about = {"epochs": epochs, "factor": factor, "settings": changes or []}
+    show(estimators_table(collect(cells, runs, out, about, workers)))
 
 
 def _write(texts: dict[Path, str], check: bool) -> None:
@@ -180,10 +170,6 @@ def _seeds(text: str) -> list[int]:
         return [int(word) for word in _words(text)]
     except ValueError:
         raise RecipeError(f"--seeds: expected whole numbers separated by commas, got '{text}'") from None
-
-
-def _show(table: object) -> None:
-    Console().print(table)
 
 
 def run_evidence() -> None:

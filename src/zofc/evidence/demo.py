@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from zofc.data import SourceOptions, open_source
 from zofc.errors import RunError
-from zofc.evidence.parts import spread
+from zofc.evidence.rows import spread
 from zofc.recipe import load_recipe
 from zofc.report import labels
 from zofc.report.draw_matplotlib import draw_panel
@@ -74,7 +74,10 @@ def draw_demo(paths: Sequence[Path], seed: int, out: Path) -> None:
         figure = Figure(figsize=(9, 3.0), layout="constrained")
         glyphs, accuracy, memory = figure.subplots(1, 3, width_ratios=[3.6, 3.3, 2.1])
         _draw_glyphs(glyphs, records[0])
-        _draw_accuracy(accuracy, records)
+        draw_panel(accuracy, accuracy_over_tasks(records))
+        accuracy.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+        accuracy.legend(frameon=False, handlelength=1.6)
+        accuracy.set_title("Accuracy")
         _draw_memory(memory, records)
         figure.savefig(out, dpi=200)
 
@@ -115,13 +118,6 @@ def _draw_glyphs(axes: Axes, record: Run, seen: int = 1, shown: int = 3) -> None
     axes.tick_params(length=0, top=False, labeltop=False, pad=3)
     axes.spines[:].set_visible(False)
     axes.set_title("One class of each task")
-
-
-def _draw_accuracy(axes: Axes, records: Sequence[Run]) -> None:
-    draw_panel(axes, accuracy_over_tasks(records))
-    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    axes.legend(frameon=False, handlelength=1.6)
-    axes.set_title("Accuracy")
 
 
 def _draw_memory(axes: Axes, records: Sequence[Run]) -> None:

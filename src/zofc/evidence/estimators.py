@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zofc.evidence.parts import spread
+from zofc.evidence.rows import spread
 from zofc.recipe import load_recipe
 from zofc.report.grid import Grid
 from zofc.studies.grid import Cell

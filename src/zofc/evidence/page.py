@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from zofc.evidence.claims import Claim, claim_groups
-from zofc.evidence.rows import RowTable, adds_classes, read_evidence
-from zofc.evidence.tables import accuracy_cells
+from zofc.evidence.claims import Claim, all_claims, claim_groups
+from zofc.evidence.rows import RowTable, accuracy_cells, adds_classes, read_evidence
 from zofc.evidence.verdicts import UNTESTED, VERDICTS, Verdict, effect_words, judge_claims
 from zofc.report.grid import Grid
 from zofc.studies.settings import SETTINGS
@@ -26,16 +25,19 @@ TABLE_LINES = (
     "L2P, FO", "CODA-Prompt, FO", "APER Adapter, FO", "EASE, FO", "InfLoRA, FO", "Learnable Cls., ZO",
     "Adapter + Cls., ZO", "APER Adapter, ZO", "EASE, ZO", "ZO-FC",
 )  # fmt: skip
+TABLE_NOTE = "Mean ± standard deviation over seeds, in points. FO, ZO: first and zeroth order."
 RULE_LINK = "[verdicts](explanation/verdicts.md)"
 
 
 def results_page(folder: Path, root: Path) -> tuple[str, dict[str, Verdict]]:
     """The page and its verdicts, from the result files of `folder` (relative to `root`)."""
     table = read_evidence(root / folder, root / BENCHMARK)
-    claims = [claim for group in claim_groups() for claim in group.claims]
+    claims = all_claims()
     verdicts = judge_claims(claims, table)
-    parts = ["# Results", _intro(folder), "## Accuracy", accuracy_grid(table).markdown().strip(), _table_note()]
-    parts += ["## Verdicts", _rule(), _counts(verdicts)]
+    parts = ["# Results", _intro(folder), "## Accuracy", accuracy_grid(table).markdown().strip()]
+    parts += [TABLE_NOTE, "## Verdicts", _rule()]
+    counts = Counter(verdict.word for verdict in verdicts.values())
+    parts += [f"Of {len(verdicts)} claims: {', '.join(f'{counts[word]} {word}' for word in VERDICTS)}."]
     for group in claim_groups():
         parts += [f"### {group.title}", claims_grid(group.claims, verdicts).markdown().strip()]
     parts += ["## Not tested", _untested(claims, verdicts), "## How it was run", _bullets(_how(root / folder))]
@@ -75,10 +77,6 @@ def _intro(folder: Path) -> str:
     )
 
 
-def _table_note() -> str:
-    return _prose("Mean ± standard deviation over seeds, in points. FO, ZO: first and zeroth order.")
-
-
 def _rule() -> str:
     return _prose(
         "The effect is the mean difference over all comparisons of a claim (lines × settings) with its 95 % interval "
@@ -88,11 +86,6 @@ def _rule() -> str:
         "more than one in twenty, are against. *Inconclusive*: neither; with the present spread so many seeds would "
         f"decide. The rule in full: {RULE_LINK}."
     )
-
-
-def _counts(verdicts: Mapping[str, Verdict]) -> str:
-    counts = Counter(verdict.word for verdict in verdicts.values())
-    return f"Of {len(verdicts)} claims: {', '.join(f'{counts[word]} {word}' for word in VERDICTS)}."
 
 
 def _untested(claims: Sequence[Claim], verdicts: Mapping[str, Verdict]) -> str:

@@ -7,12 +7,10 @@ from pathlib import Path
 
 from zofc.evidence.lines import LINES, GridPart, line_recipe
 from zofc.evidence.rates import SearchedRates, best_rates, rates_of
-from zofc.evidence.rows import RowTable, add_rows, result_rows
-from zofc.metrics import mean_and_spread
+from zofc.evidence.rows import RowTable, accuracy_cells, add_rows, result_rows
 from zofc.report.grid import Grid
 from zofc.studies.grid import Cell, collect
 from zofc.studies.jobs import CellRow
-from zofc.units import NONE
 
 
 def part_cells(
@@ -42,7 +40,6 @@ def run_part(
     workers: int = 1,
 ) -> Grid:
     """Train what is left of a part and keep its rows in `out`; the table of all that the file has."""
-    out.parent.mkdir(parents=True, exist_ok=True)
     known = None if rates is None else best_rates(result_rows(rates))
     cells = part_cells(part, names or part.lines, seeds, changes, known)
     collect(cells, runs, out, {"title": part.title, "changes": [*part.changes, *changes]}, workers)
@@ -55,22 +52,10 @@ def part_table(rows: Sequence[CellRow]) -> Grid:
     table: RowTable = {}
     add_rows(table, rows)
     settings, titles = (list(dict.fromkeys(row[key] for row in rows)) for key in ("setting", "line"))
-    body = []
-    for title in titles:
-        cells = []
-        for setting in settings:
-            mine = [row for row in table.values() if (row["line"], row["setting"]) == (title, setting)]
-            cells += [spread([row[key] for row in mine]) for key in ("all_classes", "forgetting")]
-        body.append((title, *cells))
+    body = [
+        (title, *(cell for setting in settings for cell in accuracy_cells(table, title, setting))) for title in titles
+    ]
     headers = ("line", *(f"{name}: {what}" for name in settings for what in ("all classes %", "forgetting")))
     failures = tuple(f"{row['line']}, {row['setting']}, seed {row['seed']} failed: {row['failed']}" for row in rows
                      if "failed" in row)  # fmt: skip
     return Grid(headers, tuple(body), warnings=failures)
-
-
-def spread(values: Sequence[float | None], digits: int = 1) -> str:
-    """Mean ± standard deviation over seeds."""
-    mean, deviation = mean_and_spread([value for value in values if value is not None])
-    if mean is None:
-        return NONE
-    return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")

@@ -58,7 +58,6 @@ def search_rates(
     workers: int = 1,
 ) -> Grid:
     """Train what is left of a search and keep its rows in `out`; the table of all that the file has."""
-    out.parent.mkdir(parents=True, exist_ok=True)
     about = {"setting": SCAN_SETTING, "changes": list(changes)}
     scanned = [name for name in names if LINES[name].scan]
     for stage in (True, False):

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from zofc.errors import RunError
+from zofc.metrics import mean_and_spread
 from zofc.studies import costs
 from zofc.studies.catalogue import STUDIES
 from zofc.studies.settings import SETTINGS
 from zofc.studies.tables import curvature_means
+from zofc.units import GIB, NONE
 
 ResultRow = Mapping[str, Any]
 RowKey = tuple[str, str, int]  # line, setting, seed
@@ -79,6 +81,23 @@ def learned_anything(line: str, setting: str, table: RowTable) -> bool:
     return not found or classes is None or statistics.fmean(found) >= 2 * 100 / classes
 
 
+# -- cells of a table -------------------------------------------------------------------------------------------------
+
+
+def spread(values: Sequence[float | None], digits: int = 1) -> str:
+    """Mean ± standard deviation over seeds."""
+    mean, deviation = mean_and_spread([value for value in values if value is not None])
+    if mean is None:
+        return NONE
+    return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
+
+
+def accuracy_cells(table: RowTable, line: str, setting: str) -> tuple[str, str]:
+    """All classes and forgetting of a line in a setting."""
+    mine = [row for key, row in table.items() if key[:2] == (line, setting) and "all_classes" in row]
+    return spread([row["all_classes"] for row in mine]), spread([row["forgetting"] for row in mine])
+
+
 # -- numbers of a row ------------------------------------------------------------------------------------------------
 
 
@@ -105,13 +124,8 @@ def _fall(row: ResultRow) -> float | None:
 def _memory(row: ResultRow) -> float | None:
     """GiB of a step that was measured by itself, in a benchmark or a study of costs."""
     if "peak_bytes" in row:
-        return float(row["peak_bytes"] / costs.GIB)
-    return float(max(phase["peak"] for phase in row["cost"]["phases"]) / costs.GIB) if "cost" in row else None
-
-
-def _trained_memory(row: ResultRow) -> float | None:
-    """GiB of the largest step of a trained run."""
-    return float(row["peak_memory"] / costs.GIB) if row.get("steps") else None
+        return float(row["peak_bytes"] / GIB)
+    return float(max(phase["peak"] for phase in row["cost"]["phases"]) / GIB) if "cost" in row else None
 
 
 def _cost(key: str) -> RowNumber:
@@ -148,7 +162,7 @@ ROW_NUMBERS: dict[str, RowNumber] = {
     "lost": _lost,
     "fall": _fall,
     "memory": _memory,
-    "trained_memory": _trained_memory,
+    "trained_memory": lambda row: row["peak_memory"] / GIB if row.get("steps") else None,  # GiB of the largest step
     "seconds": _cost("seconds"),
     "operations": _cost("total_flops"),
     "phi": _phi("peft"),
@@ -160,5 +174,4 @@ ROW_NUMBERS: dict[str, RowNumber] = {
     "bound_slack": _curvature("slack"),
     "first_order_share": _curvature("share"),
 }
-UNITS = {"memory": "GiB", "lost": "%", "bound_slack": "nats", "first_order_share": "%"}  # else points
 MEASURED = {"memory": 0.03, "seconds": 0.03, "operations": 0.0}  # relative error of a ratio of costs, from one seed

@@ -11,8 +11,7 @@ from typing import Any
 from zofc.errors import RunError, nearest
 from zofc.evidence.demo import demo_table
 from zofc.evidence.estimators import estimators_table
-from zofc.evidence.parts import spread
-from zofc.evidence.rows import RowTable, read_evidence, result_rows
+from zofc.evidence.rows import RowTable, accuracy_cells, read_evidence, result_rows
 from zofc.methods import SECTIONS
 from zofc.recipe.settings import describe_section, list_settings
 from zofc.report.grid import Grid
@@ -60,12 +59,6 @@ def results_table(table: RowTable) -> Grid:
             body.append((title, *cells))
     heads = [f"{title}: {what}" for title in settings.values() for what in ("all classes %", "forgetting")]
     return Grid(("", *heads), tuple(body))
-
-
-def accuracy_cells(table: RowTable, line: str, setting: str) -> tuple[str, str]:
-    """All classes and forgetting of a line in a setting."""
-    mine = [row for key, row in table.items() if key[:2] == (line, setting) and "all_classes" in row]
-    return spread([row["all_classes"] for row in mine]), spread([row["forgetting"] for row in mine])
 
 
 # -- steps -----------------------------------------------------------------------------------------------------------

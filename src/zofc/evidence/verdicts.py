@@ -117,7 +117,7 @@ def judge(claim: Claim, table: RowTable, by_id: Mapping[str, Claim]) -> Verdict:
             return Verdict(claim, UNTESTED, why=f"its premise is not borne out here: {premise.says}")
     if not comparisons:
         return Verdict(claim, UNTESTED, why=claim.untested or "not measured")
-    effect = _effect(comparisons)
+    effect = interval_of(*_pooled(comparisons))
     word = _word(comparisons, effect.side(claim.expect))
     needed = seeds_needed(comparisons, claim.expect) if word == INCONCLUSIVE else None
     return Verdict(claim, word, tuple(comparisons), effect, needed)
@@ -178,12 +178,8 @@ def student(count: int) -> float:
     return STUDENT[min(count - 1, len(STUDENT)) - 1]
 
 
-def _effect(comparisons: Sequence[Comparison]) -> Interval:
-    """The mean over comparisons, of the seeds that all those with the most seeds have."""
-    return interval_of(*_pooled(comparisons))
-
-
 def _pooled(comparisons: Sequence[Comparison]) -> tuple[list[float], float | None]:
+    """The mean over comparisons for each seed that all those with the most seeds have, and its relative error."""
     most = max(len(comparison.by_seed) for comparison in comparisons)
     full = [comparison for comparison in comparisons if len(comparison.by_seed) == most]
     seeds = set.intersection(*(set(comparison.by_seed) for comparison in full))
@@ -219,7 +215,8 @@ def effect_words(verdict: Verdict) -> str:
         return verdict.why
     effect, ratio = verdict.effect, any(formula.formula == "ratio" for formula in verdict.claim.compare)
     unit = "×" if ratio else _unit(verdict.claim.compare[0])
-    mean, low, high = (_signed(value, ratio) for value in (effect.mean, effect.low, effect.high))
+    sign, values = "" if ratio else "+", (effect.mean, effect.low, effect.high)
+    mean, low, high = (f"{value:{sign}.2f}".replace("-", "−") for value in values)
     shown = f"{mean}{unit}, one seed" if math.isinf(effect.low) else f"{mean} [{low}, {high}]{unit}"
     if len(verdict.comparisons) > 1:
         shown += "; {}/{}/{}".format(*verdict.counts)
@@ -238,10 +235,6 @@ def _unit(formula: ClaimFormula) -> str:
     plain = {"narrowing": " in Φ", "flatness_correlation": ""}
     return plain.get(formula.formula, {"bound_slack": " nats", "lost": " %", "first_order_share": " %"}.get(
         formula.metric, ""))  # fmt: skip
-
-
-def _signed(value: float, plain: bool) -> str:
-    return f"{value:{'' if plain else '+'}.2f}".replace("-", "−")
 
 
 def verdicts_text(verdicts: Mapping[str, Verdict]) -> str:

@@ -129,12 +129,9 @@ def _loaded(name: str, changes: tuple[str, ...]) -> Recipe:
 
 
 def _printed_lines(table: str) -> tuple[StudyLine, ...]:
-    found = paper.tables()[table]
-    return tuple(StudyLine(_title(row, found["labels"][row]), _family(row), printed=row) for row in found["rows"])
-
-
-def _family(row: str) -> str:
-    return row.replace("coda-prompt", "coda")
+    labels = paper.tables()[table]["labels"]
+    families = {row: row.replace("coda-prompt", "coda") for row in paper.tables()[table]["rows"]}
+    return tuple(StudyLine(_title(row, labels[row]), family, printed=row) for row, family in families.items())
 
 
 def _title(row: str, label: str) -> str:

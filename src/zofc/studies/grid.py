@@ -82,8 +82,9 @@ def run_grid(cells: Sequence[Cell], runs: Path, workers: int = 1) -> Iterator[tu
     for stage in range(3):
         ready = []
         for cell in cells:
-            if _stage(cell) == stage:
-                why = None if cell.needed is None else failed.get(cell.needed.name(runs))
+            needed = cell.needed
+            if stage == (2 if cell.work.alone else int(needed is not None)):
+                why = None if needed is None else failed.get(needed.name(runs))
                 if why is None:
                     ready.append(cell)
                 else:
@@ -92,10 +93,6 @@ def run_grid(cells: Sequence[Cell], runs: Path, workers: int = 1) -> Iterator[tu
             if "failed" in row:
                 failed[cell.name(runs)] = row["failed"]
             yield cell, row
-
-
-def _stage(cell: Cell) -> int:
-    return 2 if cell.work.alone else int(cell.needed is not None)
 
 
 def _work(cells: Sequence[Cell], runs: Path, workers: int) -> Iterator[tuple[Cell, CellRow]]:
@@ -149,6 +146,7 @@ def collect(
     """Run a grid and keep its rows, in the order of the cells, in the file `out`, written anew after each. Rows that
     are there already are kept: those of a run of the same recipe for it, the others behind all. What had failed is
     tried again if it is asked for, and else stays known to have failed."""
+    out.parent.mkdir(parents=True, exist_ok=True)
     kept = _rows_before(out, about)
     known = {row["run"]: row for row in kept if "run" in row}
     names = [cell.name(runs) for cell in cells]

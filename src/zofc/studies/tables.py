@@ -17,7 +17,7 @@ from zofc.studies.catalogue import Study, StudyLine
 from zofc.studies.costs import CostRows, LineValues
 from zofc.studies.scale import Scale
 from zofc.studies.settings import SETTINGS
-from zofc.units import NONE
+from zofc.units import GIB, NONE
 
 SPELLED = {  # metric, and what the paper's tables call it
     "average_incremental": "average over time % (avg)",
@@ -169,7 +169,7 @@ def _metrics(_line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
 
 def _trade_off(line: StudyLine, row: Mapping[str, Any]) -> dict[str, float]:
     """The point of a run in the figure; one that makes no steps needs no memory for them."""
-    memory = {"gigabytes": row["peak_memory"] / costs.GIB} if row["steps"] else {}
+    memory = {"gigabytes": row["peak_memory"] / GIB} if row["steps"] else {}
     return {**_metrics(line, row), **memory}
 
 
