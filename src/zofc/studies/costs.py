@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from zofc.studies.catalogue import Study, StudyLine
-from zofc.units import GIB
 
 CostRows = Sequence[Mapping[str, Any]]
 LineValues = Callable[[StudyLine, Mapping[str, Any]], Mapping[str, float]]  # of a line, from one of its rows, by metric
+GIB = 2**30
 OPERATION_HEADINGS = {
     "forwards": "forwards of the batch",
     "forward_flops": "operations forward",
@@ -112,11 +112,13 @@ def runtime_notes(rows: CostRows) -> list[str]:
 
 
 def _measured(rows: CostRows) -> list[str]:
-    costs = [(row["cost"], row["environment"]["device_name"]) for row in rows if "failed" not in row]
     found = {
-        f"On {cost['device']} ({name}) in {cost['precision']}: batches of {cost['batch_size']}, "
-        f"{cost['steps_per_epoch']} steps an epoch, a step being the median of {cost['steps']} after a warm-up."
-        for cost, name in costs
+        f"On {cost['device']} ({row['environment']['device_name']}) in {cost['precision']}: batches of "
+        f"{cost['batch_size']}, {cost['steps_per_epoch']} steps an epoch, a step being the median of {cost['steps']} "
+        "after a warm-up."
+        for row in rows
+        if "failed" not in row
+        for cost in [row["cost"]]
     }
     return sorted(found)
 
@@ -133,18 +135,29 @@ def operation_notes(study: Study, rows: CostRows) -> list[str]:
     return found + difference_notes(study, rows)
 
 
-def difference_notes(study: Study, rows: CostRows) -> list[str]:
-    """The formula less what was executed, in multiply–adds: each reason with its size in every line."""
-    reasons: dict[str, list[str]] = {}
+def formula_differences(study: Study, rows: CostRows) -> dict[str, dict[str, int]]:
+    """The formula less what was executed, in multiply–adds: by reason, then by line; those of a line add up."""
+    found: dict[str, dict[str, int]] = {}
     for line in study.lines:
         row = next((row for row in rows if row["line"] == line.title and "failed" not in row), None)
         phase = None if row is None else phase_of(line, row)
         for part in [] if phase is None else phase["differences"]:
-            size = f"{part['multiply_adds']:+.4g}".replace("-", "−")
-            reasons.setdefault(part["why"], []).append(f"{line.title}: {size}")
-    intro = "The formula less what was executed, by reason; for each line the terms add up to the difference:"
-    notes = [f"{_sentence(why).removesuffix('.')} ({'; '.join(terms)})." for why, terms in reasons.items()]
-    return [intro, *notes] if notes else []
+            found.setdefault(_sentence(part["why"]), {})[line.title] = part["multiply_adds"]
+    return found
+
+
+def difference_notes(study: Study, rows: CostRows) -> list[str]:
+    """The same in words."""
+    reasons = formula_differences(study, rows)
+    found = ["The formula less what was executed, by reason; for each line the terms add up to the difference:"]
+    for why, sizes in reasons.items():
+        terms = "; ".join(f"{title}: {_signed(size)}" for title, size in sizes.items())
+        found.append(f"{why.removesuffix('.')} ({terms}).")
+    return found if reasons else []
+
+
+def _signed(size: int) -> str:
+    return f"{'−' if size < 0 else '+'}{abs(size):.4g}"
 
 
 def _sentence(text: str) -> str:
