@@ -12,7 +12,7 @@ from PIL import Image
 
 import zofc as package
 from zofc.data.source import SOURCES
-from zofc.errors import PluginError, RecipeError
+from zofc.errors import PluginError, RecipeError, RunError
 from zofc.methods import METHODS, SECTIONS, get_method
 from zofc.model.peft import PEFTS
 from zofc.optim import ESTIMATORS
@@ -137,6 +137,14 @@ def test_a_plug_in_that_has_changed_is_told_about(run: Path, tmp_path: Path, for
     load_plugin(write(tmp_path / "mine.py", MEANS + "\n# a comment\n"))
     notice = "the plug-in that provides method.name=mine has changed since (its checksum differs)"
     assert require_plugins(open_run(run)) == [notice]
+
+
+@pytest.mark.parametrize("record", ["mine", {}, {"provides": "nothing=mine"}])
+def test_a_damaged_record_is_refused(run: Path, record: object) -> None:
+    made_with = json.loads((run / "environment.json").read_text("utf-8"))
+    (run / "environment.json").write_text(json.dumps({**made_with, "plugins": [record]}))
+    with pytest.raises(RunError, match=r"record of plug-ins in environment\.json is damaged"):
+        package.load(run)
 
 
 def test_settings_of_a_plug_in_are_checked_and_listed(zofc: Call, tmp_path: Path, tiny_recipe: Make) -> None:

@@ -135,5 +135,5 @@ def missing_plugin(record: Mapping[str, str]) -> str:
     """What to say of a plug-in that a run needs and that is not loaded."""
     if "package" in record:
         return f"this run needs the package {record['package']}, which provides {record['provides']}; install it"
-    name = Path(record["file"]).name if "file" in record else record["module"]
+    name = Path(record.get("file") or record.get("module") or "unknown").name
     return f"this run needs the plug-in {name}, which provides {record['provides']}; give it with --plugin FILE.py"

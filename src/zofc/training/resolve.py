@@ -9,7 +9,7 @@ from typing import Any
 
 from zofc.data import DomainStream, Source, SourceOptions, Stream, open_source
 from zofc.data.source import SOURCES, unknown_source
-from zofc.errors import BrokenImages, DataError, PluginError, RecipeError, ZofcError
+from zofc.errors import BrokenImages, DataError, PluginError, RecipeError, RunError, ZofcError
 from zofc.methods import METHODS, check_placement, complete_recipe, method_class
 from zofc.model.peft import PEFTS
 from zofc.optim.estimators import ESTIMATORS, get_estimator
@@ -71,9 +71,11 @@ def plugins_used(recipe: Recipe) -> list[dict[str, str]]:
 def require_plugins(run: Run) -> list[str]:
     """Refuse a run that needs a plug-in which is not loaded; a sentence for each that has changed since."""
     changes = []
+    registries: dict[str, Registry[Any]] = {one.key: one for one in (METHODS, PEFTS, SOURCES, ESTIMATORS)}
     for record in run.environment.get("plugins", ()):
-        key, _, name = record["provides"].partition("=")
-        registry = next(one for one in (METHODS, PEFTS, SOURCES, ESTIMATORS) if one.key == key)
+        key, _, name = str(record.get("provides")).partition("=") if isinstance(record, dict) else ("", "", "")
+        if (registry := registries.get(key)) is None:
+            raise RunError(f"{run}: its record of plug-ins in environment.json is damaged: {record!r}")
         if not registry.knows(name):
             raise PluginError(f"{run}: {missing_plugin(record)}")
         loaded = registry.plugin(name) or {}
