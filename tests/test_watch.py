@@ -21,7 +21,7 @@ from zofc import cli
 from zofc.errors import RunError
 from zofc.recipe import Recipe
 from zofc.report.live import ABANDONED_AFTER, QUIET_SECONDS, Follower, RunView
-from zofc.report.terminal import shown, sparkline
+from zofc.report.terminal import run_picture, sparkline
 from zofc.report.watch import watch_run
 from zofc.runfolder import Run, newest_run
 from zofc.training.runs import start_run, train
@@ -89,7 +89,8 @@ def picture(script: Script, width: int = 80, height: int = 50, now: float | None
     follower = Follower(script.folder)
     follower.read()
     console = Console(file=io.StringIO(), width=width)
-    console.print(shown(follower, width, height, script.now if now is None else now))
+    now = script.now if now is None else now
+    console.print(run_picture(follower.view, width, height, now, follower.warning(now)))
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -331,7 +332,7 @@ def test_a_run_is_awaited_and_followed_to_its_end(script: Script, tmp_path: Path
     assert said.splitlines() == [
         f"waiting for a run at {tmp_path / 'runs'}",
         "note: opened",
-        "[imaginary]: adapter on cpu, 6 classes in 3 tasks",
+        "[imaginary]: adapter on cpu, 6 classes in 3 tasks; 9 parameters frozen, peft trained",
         "task 1/3: 2 classes, 40 images, 20 steps in 2 epochs",
         "task 1 epoch 1: loss 1.0000, accuracy 51.0 %, 1 steps/s",
         "task 1 epoch 2: loss 0.5000, accuracy 50.5 %, 1 steps/s",

@@ -1,10 +1,10 @@
 """The Python API: learn a task, predict, save, load.
 
-    learner = zofc.Learner("zofc/base", ["backbone.name=vit_base_patch16_224.augreg_in21k"])
-    learner.learn("folder:my_first_classes")
-    learner.learn({"fox": fox_images, "hare": hare_images})
-    learner.predict(images)
-    learner.save("my_model"); learner = zofc.load("my_model")
+learner = zofc.Learner("zofc/base", ["backbone.name=vit_base_patch16_224.augreg_in21k"])
+learner.learn("folder:my_first_classes")
+learner.learn({"fox": fox_images, "hare": hare_images})
+learner.predict(images)
+learner.save("my_model"); learner = zofc.load("my_model")
 """
 
 from __future__ import annotations

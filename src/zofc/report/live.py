@@ -41,6 +41,7 @@ class RunView:
     task: Event = field(default_factory=dict)  # the task in progress
     step: int = 0  # of the task, as far as it is known
     step_time: float = 0.0  # when it was known
+    running: tuple[float, float] | None = None  # loss and accuracy of the present epoch, where every step is told
     epochs: list[Epoch] = field(default_factory=list)
     rows: dict[int, Event] = field(default_factory=dict)  # evaluations by task
     trained: dict[int, Event] = field(default_factory=dict)
@@ -72,7 +73,7 @@ class RunView:
                 one = Epoch(event["task"], event["epoch"], float(event["loss"]), float(event["accuracy"]),
                             float(event["seconds"]), int(event["steps"]))  # fmt: skip
                 self.epochs.append(one)
-                self.step, self.step_time = (one.epoch + 1) * one.steps, now
+                self.step, self.step_time, self.running = (one.epoch + 1) * one.steps, now, None
             case "checkpoint" if self.status == "training" and event["task"] == self.task.get("task"):
                 self.step, self.step_time = max(self.step, event["epoch"] * self.per_epoch + event["step"]), now
             case "task_trained":
@@ -89,6 +90,10 @@ class RunView:
         if self.sessions:
             self.longest = max(self.longest, now - self.sessions[-1][1])
             self.sessions[-1][1] = max(self.sessions[-1][1], now)
+
+    def take_step(self, step: int, now: float, loss: float, accuracy: float) -> None:
+        """Take up a step, which is in no log: of a run that this process trains."""
+        self.step, self.step_time, self.running = step, now, (loss, accuracy)
 
     def _rewind(self, position: Event) -> None:
         """Drop what comes after a position, because it is repeated."""
@@ -128,9 +133,12 @@ class RunView:
 
     @property
     def step_seconds(self) -> float | None:
-        """Of the latest epoch."""
+        """Of the latest epoch, or of the steps so far."""
         done = [one for one in self.epochs if one.steps]
-        return done[-1].seconds / done[-1].steps if done else None
+        if done:
+            return done[-1].seconds / done[-1].steps
+        made = self.step - int(self.task.get("step", 0))
+        return (self.step_time - float(self.task["time"])) / made if made > 0 else None
 
     @property
     def peak_memory(self) -> int | None:
@@ -140,7 +148,7 @@ class RunView:
     def estimated_step(self, now: float) -> int:
         """The step of the task, extrapolated by the clock; never past the epoch, whose end would be an event."""
         pace = self.step_seconds
-        if self.status != "training" or not self.attended or not pace or not self.per_epoch:
+        if self.status != "training" or not self.attended or not pace or not self.per_epoch or self.running:
             return self.step
         ahead = min(int(max(now - self.step_time, 0) / pace), self.per_epoch - self.step % self.per_epoch - 1)
         return min(self.step + max(ahead, 0), self.steps)

@@ -1,6 +1,6 @@
 """A run in the terminal: where it stands as a picture of the terminal's size, an event as one line.
 
-A step that is guessed from the clock is marked with ≈.
+A step that is estimated from the clock is marked with ≈.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from zofc.report.live import Follower, RunView
+from zofc.report.live import RunView
 from zofc.runfolder.events import Event
 from zofc.units import format_bytes, format_duration
 
@@ -24,31 +24,31 @@ ENDLESS = 10_000  # lines or letters, where there is no terminal to fit into
 LabelledLine = tuple[str, RenderableType]
 
 
-def shown(follower: Follower, width: int, height: int, now: float) -> RenderableType:
-    """The present state, within a terminal of this size."""
-    view, room = follower.view, max(width - LABEL - 1, 10)
+def run_picture(view: RunView, width: int, height: int, now: float, warning: str = "") -> RenderableType:
+    """The present state of a run, within a terminal of this size; `warning` stands below."""
     if not view.header:
         note = f"; {view.notice}" if view.notice else ""
         return Text(f"{view.folder}: waiting for the run to begin{note}", style="dim")
-    head = view.header
+    head, room = view.header, max(width - LABEL - 1, 10)
     title = Text.assemble((str(head.get("name", view.folder.name)), "bold"), f": {head.get('method', '?')}")
     title.append(f" on {head.get('device', '?')}, {head.get('classes', '?')} classes in {view.tasks} tasks; ")
     title.append(view.status, {"finished": "green", "interrupted": "yellow", "stopped": "red"}.get(view.status, "cyan"))
     if not view.attended and not view.over:
         title.append(", but no process of this machine trains it", "yellow")
+    above, rest = [*_progress(view, room, now), *_curves(view, room)], _rest(view, now)
+    taken = 2 + len(above) + len(rest) + bool(warning) * (1 + len(warning) // width) + len(title) // width
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(width=LABEL, style="dim", no_wrap=True)
     table.add_column(width=room, overflow="fold")
-    for label, value in (*_progress(view, room, now), *_curves(view, room)):
+    for label, value in (*above, *_accuracies(view, room, max(height - taken, 1)), *rest):
         table.add_row(label, value)
-    rest = _rest(view, now)
-    below = [Text(text) for text in (follower.warning(now),) if text]
-    taken = 1 + table.row_count + len(rest) + sum(1 + len(text.plain) // width for text in below) + len(title) // width
-    for label, value in _accuracies(view, room, max(height - taken - 1, 1)):
-        table.add_row(label, value)
-    for label, value in rest:
-        table.add_row(label, value)
-    return Group(title, table, *below)
+    return Group(title, table, *([Text(warning)] if warning else []))
+
+
+def print_line(console: Console, text: str | None) -> None:
+    """Print a text, if there is one, on one line however long: there may be a command in it to copy."""
+    if text:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _progress(view: RunView, room: int, now: float) -> list[LabelledLine]:
@@ -58,28 +58,25 @@ def _progress(view: RunView, room: int, now: float) -> list[LabelledLine]:
     of_what = f", {len(classes)} classes, {task.get('images', '?')} images" if isinstance(classes, list) else ""
     lines: list[LabelledLine] = [("task", f"{view.number + 1}/{view.tasks}{of_what}")]
     if view.steps and not view.over and view.status != "between tasks":
-        step = view.estimated_step(now)
+        step, pace = view.estimated_step(now), view.step_seconds
         epoch = min(step // max(view.per_epoch, 1) + 1, int(task["epochs"]))
         count = f"{'≈ ' if step != view.step else ''}{step}/{view.steps}"
-        lines.append(("epoch", f"{epoch}/{task['epochs']}"))
-        bar, row = (
-            ProgressBar(view.steps, step, width=max(min(room - len(count) - 1, 40), 4)),
-            Table.grid(padding=(0, 1)),
-        )
-        row.add_row(bar, count)
-        lines.append(("steps", row))
+        count += f", {1 / pace:.3g} steps/s" if pace and room > 40 else ""
+        row = Table.grid(padding=(0, 1, 0, 0))
+        row.add_row(ProgressBar(view.steps, step, width=max(min(room - len(count) - 2, 40), 4)), count)
+        lines += [("epoch", f"{epoch}/{task['epochs']}"), ("steps", row)]
     return lines
 
 
 def _curves(view: RunView, room: int) -> list[LabelledLine]:
     """Loss and training accuracy of the latest epoch, and over all of them."""
-    if not view.epochs:
+    points = [(one.loss, one.accuracy) for one in view.epochs] + [view.running] * (view.running is not None)
+    if not points:
         return []
-    last = view.epochs[-1]
-    losses, accuracies = [one.loss for one in view.epochs], [one.accuracy for one in view.epochs]
+    losses, accuracies = zip(*points, strict=True)
     return [
-        ("loss", f"{last.loss:7.4f} {sparkline(losses, room - 8)}"),
-        ("accuracy", f"{last.accuracy:5.1f} % {sparkline(accuracies, room - 8)}"),
+        ("loss", f"{losses[-1]:7.4f} {sparkline(losses, room - 8)}"),
+        ("accuracy", f"{accuracies[-1]:5.1f} % {sparkline(accuracies, room - 8)}"),
     ]
 
 
@@ -134,31 +131,30 @@ def sparkline(values: Sequence[float], width: int) -> str:
 def describe(event: Event, view: RunView) -> str | None:
     """An event as one line."""
     with suppress(KeyError, TypeError, ValueError):
+        task = f"task {event['task'] + 1}" if "task" in event else ""
         match event["event"]:
             case "run_started":
-                where = f"{event['method']} on {event['device']}"
-                return f"{event['name']}: {where}, {event['classes']} classes in {event['tasks']} tasks"
+                groups = " and ".join(event["groups"]) or "nothing"
+                where = f"{event['name']}: {event['method']} on {event['device']}"
+                what = f"{event['parameters']:,} parameters frozen, {groups} trained"
+                return f"{where}, {event['classes']} classes in {event['tasks']} tasks; {what}"
             case "run_resumed":
                 at = event["position"]
                 return f"{event['name']}: continued at task {at['task'] + 1}, epoch {at['epoch'] + 1}"
             case "task_started":
                 work = f"{event['steps']} steps in {event['epochs']} epochs" if event["steps"] else "no steps"
-                what = f"{len(event['classes'])} classes, {event['images']} images"
-                return f"task {event['task'] + 1}/{view.tasks}: {what}, {work}"
+                return f"{task}/{view.tasks}: {len(event['classes'])} classes, {event['images']} images, {work}"
             case "epoch":
                 rate = event["steps"] / max(event["seconds"], 1e-9)
-                return (
-                    f"task {event['task'] + 1} epoch {event['epoch'] + 1}: loss {event['loss']:.4f}, "
-                    f"accuracy {event['accuracy']:.1f} %, {rate:.3g} steps/s"
-                )
+                values = f"loss {event['loss']:.4f}, accuracy {event['accuracy']:.1f} %, {rate:.3g} steps/s"
+                return f"{task} epoch {event['epoch'] + 1}: {values}"
             case "task_trained":
                 memory = f", {format_bytes(event['peak_memory'])} at most" if event["peak_memory"] else ""
-                time = format_duration(event["seconds"])
-                return f"task {event['task'] + 1} trained: {event['steps']} steps in {time}{memory}"
+                return f"{task} trained: {event['steps']} steps in {format_duration(event['seconds'])}{memory}"
             case "evaluated":
                 left = view.remaining(float(event["time"]))
                 more = f", about {format_duration(left)} left" if left else ""
-                return f"task {event['task'] + 1} learned: {accuracy_row(event, ENDLESS)}{more}"
+                return f"{task} learned: {accuracy_row(event, ENDLESS)}{more}"
             case "notice":
                 return f"note: {event['text']}"
     return None

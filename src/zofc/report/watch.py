@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -12,9 +13,12 @@ from rich.live import Live
 from rich.text import Text
 
 from zofc.errors import RunError
-from zofc.report.live import Follower
-from zofc.report.terminal import ENDLESS, describe, shown
+from zofc.report.live import Follower, RunView
+from zofc.report.terminal import ENDLESS, describe, print_line, run_picture
 from zofc.runfolder import Run, newest_run
+from zofc.runfolder.events import Event
+
+Show = Callable[[Follower | None, Sequence[Event], float], None]  # a run, its new events, the time
 
 
 def watch_run(
@@ -25,13 +29,11 @@ def watch_run(
     clock: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Show a run until it is over, live in a terminal and by plain lines elsewhere; whether it is finished, or with
-    `once` whether there is something to show. Leaving by Ctrl-C is fine."""
+    """Show a run until it is over, or with `once` its present state; returns whether it is finished, or with `once`
+    whether there is a run. Leaving by Ctrl-C is fine."""
     if Run(path).saved:
-        _say(
-            console,
-            f"{path} is a saved model, nothing runs there; zofc show {shlex.quote(str(path))} lists its classes",
-        )
+        lists = f"zofc show {shlex.quote(str(path))} lists its classes"
+        print_line(console, f"{path} is a saved model, nothing runs there; {lists}")
         return True
     if once:
         folder = newest_run(path)
@@ -40,81 +42,67 @@ def watch_run(
         follower = Follower(folder)
         follower.read()
         follower.check_process(clock())
-        _show(follower, console, clock())
+        _print_picture(console, follower, clock())
+        print_line(console, follower.view.closing if follower.view.over else None)
         return True
     try:
-        follow = _follow_live if console.is_terminal else _follow_plainly
-        return follow(path, console, every, clock, sleep)
+        if console.is_terminal:
+            with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+                view = _follow(path, partial(_redraw, live, path), every, clock, sleep)
+        else:
+            view = _follow(path, _Lines(console, path).show, every, clock, sleep)
     except KeyboardInterrupt:
         return True
+    print_line(console, view.closing)
+    return view.status == "finished"
 
 
-def _follow_live(
-    path: Path, console: Console, every: float, clock: Callable[[], float], sleep: Callable[[float], None]
-) -> bool:
+def _redraw(live: Live, path: Path, follower: Follower | None, _events: Sequence[Event], now: float) -> None:
+    waiting = Text(f"waiting for a run at {path}", style="dim")
+    size = live.console.size
+    live.update(_picture(follower, size.width, size.height, now) if follower else waiting, refresh=True)
+
+
+class _Lines:
+    """A run by lines. One that had begun before is first shown as it stands, instead of all that happened."""
+
+    def __init__(self, console: Console, path: Path) -> None:
+        self.console, self.path = console, path
+        self.waited = self.begun = self.warned = False
+
+    def show(self, follower: Follower | None, events: Sequence[Event], now: float) -> None:
+        begun = bool(follower and follower.view.header)
+        met = begun and not (self.waited or self.begun)
+        if not begun and not self.waited:
+            print_line(self.console, f"waiting for a run at {self.path}")
+        self.waited, self.begun = self.waited or not begun, self.begun or begun
+        if follower is None:
+            return
+        if met:
+            _print_picture(self.console, follower, now)
+        for event in () if met else events:
+            print_line(self.console, describe(event, follower.view))
+        if not self.warned and (text := follower.warning(now)):
+            print_line(self.console, text)
+            self.warned = True
+
+
+def _follow(
+    path: Path, show: Show, every: float, clock: Callable[[], float], sleep: Callable[[float], None]
+) -> RunView:
     follower: Follower | None = None
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        while True:
-            follower = _taken_up(path, follower)
-            now = clock()
-            picture: RenderableType = Text(f"waiting for a run at {path}", style="dim")
-            if follower is not None:
-                follower.read()
-                follower.check_process(now)
-                picture = shown(follower, console.width, console.height, now)
-            live.update(picture, refresh=True)
-            if follower is not None and follower.view.over:
-                break
-            sleep(every)
-    _say(console, follower.view.closing)
-    return follower.view.status == "finished"
-
-
-def _follow_plainly(
-    path: Path, console: Console, every: float, clock: Callable[[], float], sleep: Callable[[float], None]
-) -> bool:
-    follower: Follower | None = None
-    waited = warned = met = False
     while True:
-        follower = _taken_up(path, follower)
+        follower, now = _current(path, follower), clock()
         events = follower.read() if follower is not None else []
-        begun = follower is not None and bool(follower.view.header)
-        if not begun and not waited:
-            _say(console, f"waiting for a run at {path}")
-            waited = True
-        if follower is not None and begun:
-            follower.check_process(clock())
-        if follower is not None and begun and not met and not waited:  # where it stands, instead of all that was before
-            _show(follower, console, clock())
-            if follower.view.over:
-                return follower.view.status == "finished"
-        elif follower is not None:
-            for text in (describe(event, follower.view) for event in events):
-                if text:
-                    _say(console, text)
-        if follower is not None and begun:
-            met = True
-            if follower.view.over:
-                _say(console, follower.view.closing)
-                return follower.view.status == "finished"
-            if not warned and (text := follower.warning(clock())):
-                _say(console, text)
-                warned = True
+        if follower is not None:
+            follower.check_process(now)
+        show(follower, events, now)
+        if follower is not None and follower.view.over:
+            return follower.view
         sleep(every)
 
 
-def _show(follower: Follower, console: Console, now: float) -> None:
-    console.print(shown(follower, console.width, ENDLESS, now), highlight=False)
-    if follower.view.over:
-        _say(console, follower.view.closing)
-
-
-def _say(console: Console, text: str) -> None:
-    """On one line, however long: there may be a command in it to be copied."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def _taken_up(path: Path, follower: Follower | None) -> Follower | None:
+def _current(path: Path, follower: Follower | None) -> Follower | None:
     """The run to follow: the newest one until it has begun, then that one until it is over."""
     if follower is not None and follower.view.header:
         if not follower.folder.is_dir():
@@ -124,3 +112,11 @@ def _taken_up(path: Path, follower: Follower | None) -> Follower | None:
     if folder is None:
         return None
     return follower if follower is not None and follower.folder == folder else Follower(folder)
+
+
+def _picture(follower: Follower, width: int, height: int, now: float) -> RenderableType:
+    return run_picture(follower.view, width, height, now, follower.warning(now))
+
+
+def _print_picture(console: Console, follower: Follower, now: float) -> None:
+    console.print(_picture(follower, console.width, ENDLESS, now), highlight=False)
