@@ -100,7 +100,7 @@ def test_the_query_ablation_changes_the_number_of_queries_and_nothing_else() -> 
     cells = get_study("query-ablation").cells(PAPER, [1993], ("cifar100",), [])
     plain = load_recipe("zofc/cifar100-inc5")
     assert [cell.recipe.optimize["peft"].queries for cell in cells] == [1, 2, 4, 8, 16, 32, 64]
-    assert cells[2].recipe == plain
+    assert cells[2].recipe == complete_recipe(plain)
 
 
 @pytest.mark.parametrize("name", [name for name in SCALES if name != "paper"])
@@ -210,10 +210,14 @@ def test_a_finished_run_that_was_damaged_is_named_with_what_to_do(tmp_path: Path
     chosen = plan(tmp_path, tiny_weights, "placement-ablation")
     reproduce.run_plan(chosen, tmp_path / "out", 1, lambda text: None)
     (matrix,) = chosen.runs.glob("swapped-*/matrix.json")
-    matrix.write_text("{}")
-    grid = reproduce.run_plan(chosen, tmp_path / "out", 1, lambda text: None)["placement-ablation"]
-    (warning,) = grid.warnings
-    assert f"{matrix.parent}: matrix.json is no accuracy matrix" in warning and "remove the folder" in warning
+    for content, fault in (
+        ("{}", " has no accuracy matrix"),
+        ('{"accuracy": 1}', ": matrix.json is not an accuracy matrix"),
+    ):
+        matrix.write_text(content)
+        grid = reproduce.run_plan(chosen, tmp_path / "out", 1, lambda text: None)["placement-ablation"]
+        (warning,) = grid.warnings
+        assert f"{matrix.parent}{fault}" in warning and "remove the folder" in warning
 
 
 def test_a_faster_scale_says_so_and_takes_no_differences() -> None:
