@@ -6,26 +6,25 @@ from collections.abc import Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from zofc.report.drawing import COLOURS, Chart, Curve, HeatMap, Surface, wrap_title
+from zofc.report.drawing import COLOURS, Chart, Curve, Surface, wrap_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-Panel = Chart | HeatMap | Surface
+Panel = Chart | Surface
 DASH_PATTERNS = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 MARKER_SIZES = {"circle": ("o", 5), "square": ("s", 5), "diamond": ("D", 4.5), "x": ("X", 6.5), "cross": ("P", 6.5)}
 LONG_LABEL = 24  # letters beyond which a legend stands below the axes rather than beside them
 
 
-def picture(panel: Panel) -> Figure:
-    """One panel as a figure of its own, with its legend outside."""
+def picture(chart: Chart) -> Figure:
+    """A chart as a figure of its own, with its legend outside."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=_size(panel), layout="constrained")
-    axes = figure.subplots()
-    lines = draw_panel(axes, panel)
+    figure = Figure(figsize=(8, 4.8), layout="constrained")
+    lines = draw_panel(figure.subplots(), chart)
     if lines:
         labels = [str(line.get_label()) for line in lines]
         place, columns = ("right upper", 1)
@@ -44,9 +43,8 @@ def pictures(panels: Sequence[Panel], title: str) -> Figure:
     figure = Figure(figsize=(6 * len(panels), 4.8), layout="constrained")
     figure.suptitle(title, parse_math=False)
     for axes, panel in zip(figure.subplots(1, len(panels)), panels, strict=True):
-        draw_panel(axes, panel)
-        if isinstance(panel, Chart):
-            axes.legend(frameon=False)
+        if lines := draw_panel(axes, panel):
+            axes.legend(handles=lines, frameon=False)
     return figure
 
 
@@ -63,18 +61,8 @@ def draw_panel(axes: Axes, panel: Panel) -> list[Line2D]:
     axes.set(xlabel=panel.x.label, ylabel=panel.y.label)
     if isinstance(panel, Chart):
         return _draw_chart(axes, panel)
-    if isinstance(panel, HeatMap):
-        _draw_heat_map(axes, panel)
-    else:
-        _draw_surface(axes, panel)
+    _draw_surface(axes, panel)
     return []
-
-
-def _size(panel: Panel) -> tuple[float, float]:
-    if not isinstance(panel, HeatMap):
-        return 8, 4.8
-    width = max(4.0, 0.45 * len(panel.columns) + 2)
-    return width, max(2.4, width * len(panel.rows) / len(panel.columns) * 0.85)
 
 
 def _draw_chart(axes: Axes, chart: Chart) -> list[Line2D]:
@@ -111,20 +99,6 @@ def _draw_curve(axes: Axes, curve: Curve, joined: bool) -> Line2D:
     if spreads:
         axes.errorbar(curve.x, values, spreads, fmt="none", ecolor=style.colour, elinewidth=1, capsize=2)
     return line
-
-
-def _draw_heat_map(axes: Axes, heat: HeatMap) -> None:
-    cells = [[float("nan") if value is None else value for value in row] for row in heat.values]
-    image = axes.imshow(cells, cmap="cividis", vmin=0, vmax=100, aspect="auto")
-    axes.set_xticks(range(len(heat.columns)), heat.columns)
-    axes.set_yticks(range(len(heat.rows)), heat.rows)
-    axes.set_title(heat.title, parse_math=False, wrap=True)
-    for i, row in enumerate(heat.values):
-        for j, value in enumerate(row):
-            if value is not None:  # cividis is dark below and light above
-                shade = "white" if value < 60 else "black"
-                axes.text(j, i, f"{value:.0f}", ha="center", va="center", color=shade, fontsize=8)
-    axes.get_figure(root=True).colorbar(image, ax=axes, label=heat.scale)  # type: ignore[union-attr]
 
 
 def _draw_surface(axes: Axes, surface: Surface) -> None:

@@ -1,7 +1,7 @@
 """Figures described without the library that draws them, and the palette that all of them share.
 
-A figure is one panel or several side by side. `draw_matplotlib` turns panels into picture files, `draw_plotly` into
-interactive figures.
+A figure is one panel or several side by side. `draw_matplotlib` turns charts and surfaces into picture files,
+`draw_plotly` turns charts and heat maps into interactive figures.
 """
 
 from __future__ import annotations
@@ -93,8 +93,6 @@ class HeatMap:
     columns: tuple[str, ...]
     rows: tuple[str, ...]
     values: tuple[tuple[float | None, ...], ...]
-    scale: str  # what the colours stand for
-    title: str = ""
     words: tuple[tuple[str, ...], ...] = ()  # what pointing at each cell shows
     number: int = 0  # its run
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from zofc.metrics import AccuracyMatrix
-from zofc.report import draw_matplotlib
 from zofc.report.drawing import Axis, Chart, Curve, CurveStyle, HeatMap, Surface
 from zofc.report.labels import named
-from zofc.runfolder import Run, ready_to_write, write_atomic
+from zofc.runfolder import Run
 from zofc.runfolder.run import TaskSeries
 from zofc.units import MIB, format_bytes
 
@@ -99,7 +97,7 @@ def accuracy_heat_map(record: Run, number: int = 0) -> HeatMap:
     )
     columns = tuple(str(group) for group in range(1, width + 1))
     axes = Axis("classes of task no."), Axis("after task no.")
-    return HeatMap(*axes, columns, after, values, "accuracy (%)", record.title, words, number)
+    return HeatMap(*axes, columns, after, values, words, number)
 
 
 def _cell(matrix: AccuracyMatrix, after: str, group: int, accuracy: float, most: int = 8) -> str:
@@ -136,19 +134,3 @@ def loss_landscape(line: Mapping[str, Any], plane: Mapping[str, Any]) -> tuple[C
     scale = f"{plane['what']} (nats per image)"
     surface = Surface(across, up, plane["x"], plane["y"], plane["loss"], scale, plane["marks"])
     return Chart(x, Axis("mean loss (nats per image)"), curves, places=ends), surface
-
-
-def save_figures(records: Sequence[Run], folder: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
-    """Every figure of these runs as files; figures without anything to show are left out."""
-    charts = {"accuracy-over-tasks": accuracy_over_tasks(records), "forgetting-by-task": forgetting_by_task(records)}
-    panels: dict[str, Chart | HeatMap] = {name: chart for name, chart in charts.items() if chart.curves}
-    for number, record in enumerate(records, 1):
-        if record.matrix:
-            panels[f"matrix-{number}" if len(records) > 1 else "matrix"] = accuracy_heat_map(record)
-    paths = []
-    for name, panel in panels.items():
-        for form in formats:
-            paths.append(Path(folder) / f"{name}.{form}")
-            ready_to_write(paths[-1])
-            write_atomic(paths[-1], draw_matplotlib.encode(draw_matplotlib.picture(panel), form))
-    return paths
