@@ -75,7 +75,7 @@ def require_plugins(run: Run) -> list[str]:
     for record in run.environment.get("plugins", ()):
         key, _, name = str(record.get("provides")).partition("=") if isinstance(record, dict) else ("", "", "")
         if (registry := registries.get(key)) is None:
-            raise RunError(f"{run}: its record of plug-ins in environment.json is damaged: {record!r}")
+            raise RunError(f"{run}: its record of plug-ins is damaged: {record!r}")
         if not registry.knows(name):
             raise PluginError(f"{run}: {missing_plugin(record)}")
         loaded = registry.plugin(name) or {}
