@@ -17,6 +17,7 @@ from zofc.plugins import Registry, missing_plugin
 from zofc.recipe import Recipe
 from zofc.runfolder import Run
 from zofc.runfolder.checkpoint import Progress
+from zofc.runfolder.names import ENVIRONMENT_FILE
 from zofc.training.device import pick_device
 from zofc.training.loggers import check_loggers
 
@@ -75,7 +76,7 @@ def require_plugins(run: Run) -> list[str]:
     for record in run.environment.get("plugins", ()):
         key, _, name = str(record.get("provides")).partition("=") if isinstance(record, dict) else ("", "", "")
         if (registry := registries.get(key)) is None:
-            raise RunError(f"{run}: its record of plug-ins is damaged: {record!r}")
+            raise RunError(f"{run.path / ENVIRONMENT_FILE}: its record of plug-ins is damaged: {record!r}")
         if not registry.knows(name):
             raise PluginError(f"{run}: {missing_plugin(record)}")
         loaded = registry.plugin(name) or {}
