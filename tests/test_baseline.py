@@ -36,6 +36,11 @@ FEW = ("peft.blocks=first 2", "coda.blocks=first 2", "coda.pool=9", "coda.length
        "l2p.top=3")  # fmt: skip
 HYBRID = ("optimize.peft.order=zeroth", "optimize.peft.queries=2", "optimize.peft.clip=1.0", "optimize.head.epochs=1")
 BOTH = (*PEFT, *HEAD, *FEW)
+START = {  # what version 0.1 had no key for, where a method has another start since
+    "l2p": ("head.init=uniform",),
+    "coda": ("head.init=uniform",),
+    "inflora": ("head.init=uniform",),
+}
 RUNS: dict[str, tuple[str, ...]] = {
     "simplecil": ("simplecil/base",),
     "ridge": ("ridge/base",),
@@ -57,11 +62,11 @@ RUNS: dict[str, tuple[str, ...]] = {
     "adapter fo, adaptformer, adam": ("adapter-fo/base", *BOTH, "peft.kind=adaptformer", "optimize.peft.optimizer=adam",
                                       "optimize.peft.lr=0.01"),
     "adapter fo, joint": ("adapter-fo/base", *BOTH, "data.joint=true"),
-    **{f"{name} {order}": (f"{name}-{order}/base", *SLOW, *FEW)
+    **{f"{name} {order}": (f"{name}-{order}/base", *SLOW, *FEW, *START.get(name, ()))
        for name in ("lae", "l2p", "coda", "aper", "ease", "inflora") for order in ("fo", "zo")},
-    **{f"{name} hybrid": (f"{name}-fo/base", *SLOW, *FEW, *HYBRID)
+    **{f"{name} hybrid": (f"{name}-fo/base", *SLOW, *FEW, *HYBRID, *START.get(name, ()))
        for name in ("lae", "l2p", "coda", "aper", "ease", "inflora")},
-    **{f"{name} zo, as released": (f"{name}-zo/base", *SLOW, *FEW, "method.variant=zofc")
+    **{f"{name} zo, as released": (f"{name}-zo/base", *SLOW, *FEW, "method.variant=zofc", *START.get(name, ()))
        for name in ("lae", "l2p", "coda", "ease", "inflora")},
 }  # fmt: skip
 

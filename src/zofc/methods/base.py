@@ -30,6 +30,7 @@ class Method(nn.Module):
     in_features: ClassVar[tuple[str, ...]]  # those that the features depend on, not the loss alone: all but `head`
     refuses_domains: ClassVar[str | None] = None  # why it cannot learn the same classes in a further domain
     couples_images: ClassVar[str | None] = None  # why a batch in pieces is not the same as the batch, if it is not
+    linear_init: ClassVar[str] = "uniform"  # `head.init` of its authors where the classifier is linear
     answers_together: bool = False  # whether the answer for an image depends on those that are asked with it
     backbone: Backbone
 
@@ -54,6 +55,13 @@ class Method(nn.Module):
             raise RecipeError(
                 f"data.by: {recipe.method.name} cannot learn a class in several domains: {cls.refuses_domains}"
             )
+
+    @classmethod
+    def head_init(cls, recipe: Recipe) -> str:
+        """The distribution that rows of new classes start from: the recipe's, or that of the method's authors."""
+        if recipe.head.init != "auto":
+            return recipe.head.init
+        return cls.linear_init if recipe.head.kind == "linear" else "uniform"
 
     def extend(self, classes: range) -> None:
         """Make room for the classes of a new task; the values drawn depend only on the seed and the task."""
@@ -194,9 +202,9 @@ def method_class(recipe: Recipe) -> type[Method]:
 
 def complete_recipe(recipe: Recipe) -> Recipe:
     """The recipe with the settings of methods checked and written out in full: those of its own method, and those that
-    every recipe holds, so that equal recipes have equal digests whichever of them a file spells out."""
-    name = recipe.method.name
-    get_method(name)
+    every recipe holds, so that equal recipes have equal digests whichever of them a file spells out. `auto` becomes the
+    initial distribution that it stands for."""
+    name, cls = recipe.method.name, method_class(recipe)
     names = [*METHOD_SECTIONS, *({name, *recipe.sections} - {*METHOD_SECTIONS})]
     sections, problems = {}, []
     for key in names:
@@ -210,7 +218,8 @@ def complete_recipe(recipe: Recipe) -> Recipe:
             problems.append(str(error))
     if problems:
         raise RecipeError("\n".join(problems))
-    return recipe.model_copy(update=sections)
+    head = recipe.head.model_copy(update={"init": cls.head_init(recipe)})
+    return recipe.model_copy(update={**sections, "head": head})
 
 
 def check_placement(recipe: Recipe, plans: Mapping[str, object]) -> None:

@@ -32,7 +32,7 @@ class Classifier(Method):
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)
-        self.head = HEADS[recipe.head.kind](backbone.width).to(backbone.device)
+        self.head = HEADS[recipe.head.kind](backbone.width, self.head_init(recipe)).to(backbone.device)
         self.ridge = self.make_ridge(backbone.width)
 
     def make_ridge(self, width: int) -> RidgeHead | None:
@@ -53,6 +53,8 @@ class Classifier(Method):
             raise RecipeError(
                 "method.prototypes: without the mask old prototypes would be trained; set method.mask=true"
             )
+        if cosine and recipe.head.init == "zeros":
+            raise RecipeError("head.init: the cosine of a row of zeros is undefined; use another, or head.kind=linear")
         for number, size in enumerate(task_sizes, start=learned + 1):
             if size == 1 and not cosine and (method.mask or number == 1):
                 raise RecipeError(

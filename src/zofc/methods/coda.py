@@ -58,6 +58,7 @@ class CodaPrompt(Classifier):
     """Components and rows of the current task are trained; those of earlier tasks are not in the group."""
 
     regressed: ClassVar[bool] = False
+    linear_init: ClassVar[str] = "torch"
     group_names: ClassVar[tuple[str, ...]] = ("peft", "head")
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:

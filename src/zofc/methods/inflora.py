@@ -38,6 +38,7 @@ class InfLora(Classifier):
     """Branches of old tasks, like the rows of old classes, are tensors of their own and in no group."""
 
     regressed: ClassVar[bool] = False
+    linear_init: ClassVar[str] = "torch"
     group_names: ClassVar[tuple[str, ...]] = ("peft", "head")
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:

@@ -78,6 +78,7 @@ class LearningToPrompt(Classifier):
     """The pool is shared by all tasks and keeps moving; rows of old classes do not."""
 
     regressed: ClassVar[bool] = False
+    linear_init: ClassVar[str] = "trunc-normal"
     couples_images: ClassVar[str | None] = "L2P's images vote for their prompts, and vote within the images at a time"
     group_names: ClassVar[tuple[str, ...]] = ("peft", "head")
 

@@ -39,14 +39,12 @@ class ReleasedLae(LearnAccumulateEnsemble):
     """The offline copy is there from the start, and so stays near "no module" for thousands of steps; the pause is made
     in every task; an adapter stands beside the MLP; rows start as those of any linear head."""
 
+    linear_init: ClassVar[str] = "uniform"
     copied_in: ClassVar[int] = 0
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         peft = recipe.peft.model_copy(update={"beside": "mlp"})
         super().__init__(backbone, recipe.model_copy(update={"peft": peft}))
-
-    def start_rows(self, count: int) -> None:
-        pass
 
     def plan(self, name: str, group: Group) -> Group:
         return group

@@ -12,23 +12,40 @@ from torch.nn import functional as F
 from zofc.model.params import Moving, alike, frozen
 
 
+def torch_bound(width: int) -> float:
+    """Half-width of the uniform distribution from which `nn.Linear` draws weights and bias."""
+    return 1 / math.sqrt(width)
+
+
 class Head(nn.Module):
     """Rows per task and how they score features; arithmetic is done in the features' type and on their device."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, init: str = "uniform") -> None:
         super().__init__()
         self.width = width
+        self.init = init  # the distribution of initial rows, as `head.init` names it
         self.rows = nn.ParameterList()
 
     def grow(self, classes: int, generator: torch.Generator, device: torch.device | str = "cpu") -> None:
         """Rows for `classes` new classes."""
-        bound = self.bound
-        rows = torch.empty(classes, self.width).uniform_(-bound, bound, generator=generator)
-        self.rows.append(frozen(rows.to(device)))
+        self.rows.append(frozen(self.initial_rows(classes, generator).to(device)))
+
+    def initial_rows(self, classes: int, generator: torch.Generator) -> Tensor:
+        """Rows (classes, width) drawn from the initial distribution."""
+        rows = torch.empty(classes, self.width)
+        match self.init:
+            case "zeros":
+                return rows.zero_()
+            case "normal":  # LAE's authors
+                return rows.normal_(0, 0.001, generator=generator)
+            case "trunc-normal":  # timm's, whose bounds ±2 are a hundred deviations away
+                return nn.init.trunc_normal_(rows, std=0.02, generator=generator)
+        bound = torch_bound(self.width) if self.init == "torch" else self.bound
+        return rows.uniform_(-bound, bound, generator=generator)
 
     @property
     def bound(self) -> float:
-        """Initial rows are uniform within ± this."""
+        """Half-width of the distribution `uniform` of initial rows."""
         raise TypeError(f"{type(self).__name__} does not say how its rows start")
 
     def moving_names(self, tasks: Sequence[int]) -> list[str]:
@@ -57,14 +74,14 @@ class Head(nn.Module):
 class CosineHead(Head):
     """σ · cos(f, W_c), σ learnable and shared by all tasks. With prototypes as rows it is the prototype classifier."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
+    def __init__(self, width: int, init: str = "uniform") -> None:
+        super().__init__(width, init)
         self.sigma = frozen(torch.ones(()))
 
     @property
     def bound(self) -> float:
-        """Half-width of the uniform distribution that rows start from."""
-        return 1 / math.sqrt(self.width)
+        """Half-width of the distribution `uniform` of initial rows."""
+        return torch_bound(self.width)
 
     def moving_names(self, tasks: Sequence[int]) -> list[str]:
         """The rows of these tasks, and the scale that all tasks share."""
@@ -80,19 +97,22 @@ class CosineHead(Head):
 class LinearHead(Head):
     """f W^T + b."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
+    def __init__(self, width: int, init: str = "uniform") -> None:
+        super().__init__(width, init)
         self.bias = nn.ParameterList()
 
     @property
     def bound(self) -> float:
-        """Half-width of the uniform distribution that rows start from."""
+        """Half-width of the distribution `uniform` of initial rows."""
         return math.sqrt(3 / self.width)  # Kaiming-uniform for a linear unit
 
     def grow(self, classes: int, generator: torch.Generator, device: torch.device | str = "cpu") -> None:
-        """Add rows, and a bias of zero, for a new task."""
+        """Add rows and a bias, which is zero but for `torch`, for a new task."""
         super().grow(classes, generator, device)
-        self.bias.append(frozen(torch.zeros(classes, device=device)))
+        bias = torch.zeros(classes)
+        if self.init == "torch":
+            bias.uniform_(-torch_bound(self.width), torch_bound(self.width), generator=generator)
+        self.bias.append(frozen(bias.to(device)))
 
     def moving_names(self, tasks: Sequence[int]) -> list[str]:
         """The rows and biases of these tasks."""

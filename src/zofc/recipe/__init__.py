@@ -2,7 +2,6 @@
 
 from zofc.recipe.load import change_recipe, dump_recipe, load_recipe, recipe_names, recipe_presets
 from zofc.recipe.schema import (
-    ADDED_LATER,
     METHOD_SECTIONS,
     PAPER_BACKBONE,
     BackboneSettings,
@@ -17,10 +16,10 @@ from zofc.recipe.schema import (
     Strict,
     TrainingSettings,
     ViewSettings,
+    values_of_0_1,
 )
 
 __all__ = [
-    "ADDED_LATER",
     "METHOD_SECTIONS",
     "PAPER_BACKBONE",
     "BackboneSettings",
@@ -40,4 +39,5 @@ __all__ = [
     "load_recipe",
     "recipe_names",
     "recipe_presets",
+    "values_of_0_1",
 ]

@@ -7,13 +7,14 @@ the command line lies over the overlay.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from zofc.errors import RecipeError, nearest
 from zofc.recipe.check import validate
 from zofc.recipe.files import read_files, shipped_names
-from zofc.recipe.layers import Layer, Problem, quote
+from zofc.recipe.layers import Layer, Problem, Value, merge, quote
 from zofc.recipe.parse import FILE_KEYS, read_overrides, write_yaml
-from zofc.recipe.schema import METHOD_SECTIONS, PRESETS, MethodSettings, Recipe
+from zofc.recipe.schema import METHOD_SECTIONS, PRESETS, MethodSettings, Recipe, values_of_0_1
 
 
 def recipe_names() -> list[str]:
@@ -27,8 +28,17 @@ def recipe_presets(name_or_path: str) -> list[str]:
 
 
 def load_recipe(name_or_path: str, overrides: str | Sequence[str] = ()) -> Recipe:
-    """A shipped recipe by name or a file by path, with `dotted.key=value` overrides, whole and validated."""
-    return _built(read_files(name_or_path), read_overrides(overrides))
+    """A shipped recipe by name or a file by path, with `dotted.key=value` overrides, whole and validated. In a complete
+    file of version 0.1, such as that of a run folder, keys that it did not have get the values it stood for."""
+    written = read_files(name_or_path)
+    return _built(_completed(written) if "resolved" in written.values else written, read_overrides(overrides))
+
+
+def _completed(written: Layer) -> Layer:
+    method, head = written.part("method").values, written.part("head").values
+    added = values_of_0_1(method.get("name"), method.get("variant"), head.get("kind"))
+    values: dict[str, Value] = {section: keys for section, keys in added.items() if section in written.values}
+    return replace(written, values=merge(values, written.values))
 
 
 def change_recipe(recipe: Recipe, overrides: str | Sequence[str]) -> Recipe:

@@ -25,10 +25,20 @@ Preset = Literal["paper", "controlled", "released", "fast"]
 PRESETS: tuple[str, ...] = get_args(Preset)
 METHOD_SECTIONS = ("lae", "l2p", "coda", "ease", "inflora", "ridge")  # every recipe of version 0.1 holds them
 
-ADDED_LATER: dict[str, dict[str, object]] = {  # keys younger than version 0.1, with their defaults
+ADDED_LATER: dict[str, dict[str, Any]] = {  # keys younger than version 0.1, with what it did in all recipes or most
     "backbone": {"image_size": None},
+    "head": {"init": "uniform"},
     "training": {"cache": "auto"},
 }
+
+
+def values_of_0_1(method: object, variant: object, head: object) -> dict[str, dict[str, Any]]:
+    """What version 0.1 did where it had no key, for a method, its variant and a kind of head: its runs go on so."""
+    values = {section: dict(keys) for section, keys in ADDED_LATER.items()}
+    if (method, variant, head) == ("lae", "official", "linear"):
+        values["head"]["init"] = "normal"
+    return values
+
 
 PAPER_BACKBONE = "vit_base_patch16_224.augreg_in21k"
 
@@ -142,6 +152,11 @@ class HeadSettings(Strict):
     """The classifier, which grows with the classes."""
 
     kind: Literal["cosine", "linear"] = Field("cosine", description="cosine: of feature and row, with a learned scale")
+    init: Literal["auto", "uniform", "torch", "trunc-normal", "normal", "zeros"] = Field(
+        "auto",
+        description="what new rows start from; auto: as the method's authors; uniform: ±√(3/d), cosine ±1/√d; torch: "
+        "nn.Linear's ±1/√d, also for the bias, else zero; trunc-normal: deviation 0.02; normal: 0.001",
+    )
 
 
 class MethodSettings(Strict):

@@ -48,13 +48,16 @@ def recipe_digest(recipe: Recipe) -> str:
 
 
 def lasting_values(recipe: Recipe) -> dict[str, Any]:
-    """All values of a recipe, but those of keys that a later version added and that the recipe does not use: recipes of
-    an earlier version find their results."""
-    from zofc.recipe import ADDED_LATER
+    """All values of a recipe, but those of keys that a later version added where they are as before or belong to
+    another method: recipes of an earlier version find their results."""
+    from zofc.recipe import METHOD_SECTIONS, values_of_0_1
 
-    values = recipe.model_dump(mode="json")
-    for section, defaults in ADDED_LATER.items():
-        values[section] = {key: one for key, one in values[section].items() if defaults.get(key, ...) != one}
+    values, method = recipe.model_dump(mode="json"), recipe.method
+    others = {*METHOD_SECTIONS} - {method.name, method.readout}
+    for section, before in values_of_0_1(method.name, method.variant, recipe.head.kind).items():
+        for key, value in before.items():
+            if section in values and (section in others or values[section].get(key) == value):
+                values[section].pop(key, None)
     return values
 
 
@@ -69,12 +72,10 @@ def _substance(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def recipe_differences(ours: Recipe, theirs: Recipe) -> list[str]:
     """Dotted keys in which two recipes differ, with both values."""
-    a, b = (flatten(_substance(recipe.model_dump(mode="json"))) for recipe in (ours, theirs))
-    return [
-        f"{key}: {b.get(key)} there, {a.get(key)} here"
-        for key in sorted(a.keys() | b.keys())
-        if a.get(key) != b.get(key)
-    ]
+    a, b = (flatten(_substance(lasting_values(recipe))) for recipe in (ours, theirs))
+    different = [key for key in sorted(a.keys() | b.keys()) if a.get(key) != b.get(key)]
+    a, b = (flatten(recipe.model_dump(mode="json")) for recipe in (ours, theirs))
+    return [f"{key}: {b.get(key)} there, {a.get(key)} here" for key in different]
 
 
 def folder_for(recipe: Recipe, runs: Path, again: bool = False) -> Path:

@@ -1,0 +1,164 @@
+"""How each method starts, beside what its authors' code draws: rows and biases of the classifier, prompts, modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from timm.layers import trunc_normal_
+from torch import Tensor, nn
+
+from conftest import grow_method, method_recipe
+from zofc.errors import RecipeError
+from zofc.methods import complete_recipe, get_method
+from zofc.model.backbone import Backbone
+from zofc.model.heads import HEADS
+from zofc.recipe import dump_recipe, load_recipe, recipe_names
+
+CLASSES = 2000
+NEEDS: dict[str, dict[str, Any]] = {
+    "coda": {"coda": {"per_task": 2, "blocks": "first 2"}},
+    "inflora": {"data": {"classes": 2 * CLASSES, "increment": CLASSES}},
+    "ease": {"peft": {"kind": "adaptformer", "blocks": "all", "rank": 8}},
+    "aper": {"peft": {"kind": "adaptformer", "blocks": "all", "rank": 8}},
+}
+Draw = Callable[[int], tuple[Tensor, Tensor]]
+
+
+def torch_linear(width: int) -> tuple[Tensor, Tensor]:
+    """What `nn.Linear` draws by itself."""
+    layer = nn.Linear(width, CLASSES)
+    return layer.weight.detach(), layer.bias.detach()
+
+
+def kaiming(width: int) -> tuple[Tensor, Tensor]:
+    return nn.init.kaiming_uniform_(torch.empty(CLASSES, width), nonlinearity="linear"), torch.zeros(CLASSES)
+
+
+def truncated(width: int) -> tuple[Tensor, Tensor]:
+    return trunc_normal_(torch.empty(CLASSES, width), std=0.02), torch.zeros(CLASSES)
+
+
+def narrow(width: int) -> tuple[Tensor, Tensor]:
+    return torch.empty(CLASSES, width).normal_(0, 0.001), torch.zeros(CLASSES)
+
+
+def zeros(width: int) -> tuple[Tensor, Tensor]:
+    return torch.zeros(CLASSES, width), torch.zeros(CLASSES)
+
+
+AUTHORS: dict[tuple[str, str], Draw] = {  # method, variant: how its authors, or the released code, start a linear head
+    ("l2p", "official"): truncated,  # the PyTorch port's; the authors' JAX code starts at zero
+    ("l2p", "zofc"): truncated,
+    ("coda", "official"): torch_linear,
+    ("coda", "zofc"): torch_linear,
+    ("inflora", "official"): torch_linear,
+    ("inflora", "zofc"): torch_linear,
+    ("lae", "official"): narrow,
+    ("lae", "zofc"): kaiming,
+    ("classifier", "official"): kaiming,  # the paper's own rows (appendix E)
+    ("adapter", "official"): kaiming,
+}
+COSINE = [("classifier", "official"), ("adapter", "official"), ("aper", "official"), ("ease", "official"),
+          ("ease", "zofc")]  # fmt: skip
+
+
+def assert_alike(ours: Tensor, theirs: Tensor) -> None:
+    """Two samples of one distribution: quantiles agree within a few hundredths of its deviation."""
+    shares = torch.linspace(0.01, 0.99, 33)
+    a, b = (values.flatten()[:200_000].double().quantile(shares.double()) for values in (ours, theirs))
+    wide = float(theirs.std())
+    few = max(0.08, 6 / theirs.numel() ** 0.5)
+    assert float((a - b).abs().max()) <= few * wide
+    assert float(ours.abs().max()) <= 1.2 * float(theirs.abs().max()) + 1e-12
+
+
+def started(backbone: Backbone, name: str, variant: str = "official", **sections: Any) -> Any:
+    recipe = method_recipe(name, **{"method": {"variant": variant}, **NEEDS.get(name, {}), **sections})
+    return grow_method(backbone, recipe, CLASSES)
+
+
+@pytest.fixture(autouse=True)
+def _same_references() -> None:
+    torch.manual_seed(11)
+
+
+@pytest.mark.parametrize(("name", "variant"), AUTHORS)
+def test_linear_heads_start_as_the_authors_start_them(tiny: Backbone, name: str, variant: str) -> None:
+    head = started(tiny, name, variant, head={"kind": "linear"}).head
+    rows, bias = AUTHORS[name, variant](tiny.width)
+    assert_alike(head.rows[0], rows)
+    assert_alike(head.bias[0], bias)
+    assert bool(head.bias[0].any()) is bool(bias.any())
+
+
+@pytest.mark.parametrize(("name", "variant"), COSINE)
+def test_cosine_heads_start_as_the_released_code_starts_them(tiny: Backbone, name: str, variant: str) -> None:
+    head = started(tiny, name, variant).head
+    assert_alike(head.rows[0], torch_linear(tiny.width)[0])  # within ±1/√d, as nn.Linear's weights
+    assert float(head.sigma) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("init", "draw"),
+    [("uniform", kaiming), ("torch", torch_linear), ("trunc-normal", truncated), ("normal", narrow), ("zeros", zeros)],
+)
+def test_a_recipe_may_name_another_start(tiny: Backbone, init: str, draw: Draw) -> None:
+    head = started(tiny, "coda", head={"kind": "linear", "init": init}).head
+    rows, bias = draw(tiny.width)
+    assert_alike(head.rows[0], rows)
+    assert_alike(head.bias[0], bias)
+
+
+def test_a_start_of_zeros_is_refused_for_cosine_rows() -> None:
+    recipe = method_recipe("classifier", head={"kind": "cosine", "init": "zeros"})
+    with pytest.raises(RecipeError, match=r"head\.init: the cosine of a row of zeros is undefined; use another"):
+        get_method("classifier").check(recipe, [2, 2])
+
+
+def test_every_row_of_every_task_starts_afresh() -> None:
+    for kind in HEADS:
+        head = HEADS[kind](6, "torch")
+        for seed in (1, 2, 1):
+            head.grow(3, torch.Generator().manual_seed(seed))
+        assert torch.equal(head.rows[0], head.rows[2]) and not torch.equal(head.rows[0], head.rows[1])
+
+
+STARTS = {"lae": "normal", "l2p": "trunc-normal", "coda": "torch", "inflora": "torch"}
+
+
+@pytest.mark.parametrize("name", [name for name in recipe_names() if name.endswith(("/base", "/cifar100-inc10"))])
+def test_shipped_recipes_start_as_the_authors_do(name: str) -> None:
+    recipe = complete_recipe(load_recipe(name))
+    assert recipe.head.init == STARTS.get(recipe.method.name, "uniform")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "init"),
+    [
+        ("coda-fo/base", (), "uniform"),
+        ("l2p-zo/base", (), "uniform"),
+        ("inflora-fo/base", (), "uniform"),
+        ("lae-fo/base", (), "normal"),
+        ("lae-fo/base", ("method.variant=zofc",), "uniform"),
+        ("zofc/base", (), "uniform"),
+    ],
+)
+def test_a_complete_recipe_of_version_0_1_keeps_its_start(
+    tmp_path: Path, name: str, changes: tuple[str, ...], init: str
+) -> None:
+    """It has every key of 0.1 and no other; a file that a user wrote has the authors' start."""
+    text = dump_recipe(complete_recipe(load_recipe(name, changes)))
+    old = [line for line in text.splitlines() if line.split(":")[0].strip() not in NEWER]
+    (tmp_path / "recipe.yaml").write_text("\n".join(old))
+    recipe = complete_recipe(load_recipe(str(tmp_path / "recipe.yaml")))
+    assert recipe.head.init == init
+    (tmp_path / "own.yaml").write_text("\n".join(line for line in old if not line.startswith("resolved")))
+    own = complete_recipe(load_recipe(str(tmp_path / "own.yaml")))
+    assert own.head.init == complete_recipe(load_recipe(name, changes)).head.init
+
+
+NEWER = ("init",)
