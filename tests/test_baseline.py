@@ -39,7 +39,7 @@ BOTH = (*PEFT, *HEAD, *FEW)
 START = {  # what version 0.1 had no key for, where a method has another start since
     "l2p": ("head.init=uniform",),
     "coda": ("head.init=uniform",),
-    "inflora": ("head.init=uniform",),
+    "inflora": ("head.init=uniform", "inflora.view=test"),
 }
 RUNS: dict[str, tuple[str, ...]] = {
     "simplecil": ("simplecil/base",),
@@ -67,7 +67,8 @@ RUNS: dict[str, tuple[str, ...]] = {
     **{f"{name} hybrid": (f"{name}-fo/base", *SLOW, *FEW, *HYBRID, *START.get(name, ()))
        for name in ("lae", "l2p", "coda", "aper", "ease", "inflora")},
     **{f"{name} zo, as released": (f"{name}-zo/base", *SLOW, *FEW, "method.variant=zofc", *START.get(name, ()))
-       for name in ("lae", "l2p", "coda", "ease", "inflora")},
+       for name in ("l2p", "coda", "ease", "inflora")},
+    "lae zo, as released": ("lae-zo/base", *SLOW, *FEW, "method.variant=zofc", "lae.frozen=false"),
 }  # fmt: skip
 
 

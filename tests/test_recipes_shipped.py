@@ -274,7 +274,7 @@ def test_every_recipe_resolves_to_the_values_of_version_0_1() -> None:
         ("lae-fo/base", "5e6bbbf4", ()),
         ("l2p-zo/base", "6c9c82a9", ("head.init=uniform",)),
         ("coda-zo/base", "48555062", ("head.init=uniform",)),
-        ("inflora-fo/base", "b0756288", ("head.init=uniform",)),
+        ("inflora-fo/base", "b0756288", ("head.init=uniform", "inflora.view=test")),
         ("ridge/domainnet-inc69", "78457b17", ()),
     ],
 )
@@ -448,15 +448,16 @@ def test_other_methods_have_their_own_modules(row: str, setting: str) -> None:
     match recipe.method.name:
         case "lae":
             assert (*peft, recipe.peft.beside) == ("adapter", "first 5", "learned", "attention")
-            assert recipe.sections["lae"] == {"decay": 0.9999}
+            assert recipe.sections["lae"] == {"decay": 0.9999, "frozen": None}
         case "aper" | "ease":
             assert (*peft, recipe.peft.dropout) == ("adaptformer", "all", 0.1, 0.1)
             assert recipe.sections["ease"] == {"alpha": 0.1}
         case "inflora":
             assert peft == ("lora", "all", 1.0)
             assert recipe.sections["inflora"]["threshold_end"] == 1.0
+            assert recipe.sections["inflora"]["view"] == "training"
         case "l2p":
-            assert recipe.sections["l2p"] == {"pool": 10, "length": 5, "top": 5, "pull": 0.1}
+            assert recipe.sections["l2p"] == {"pool": 10, "length": 5, "top": 5, "pull": 0.1, "init": "port"}
         case "coda":
             ours = {"pool": 100, "per_task": None, "length": 8, "blocks": "first 5", "orthogonality": 0.0}
             assert recipe.sections["coda"] == ours

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from conftest import grow_method, method_recipe
 from zofc.errors import RecipeError
 from zofc.methods import complete_recipe, get_method
+from zofc.methods.l2p import L2pSettings
 from zofc.model.backbone import Backbone
 from zofc.model.heads import HEADS
 from zofc.recipe import dump_recipe, load_recipe, recipe_names
@@ -127,6 +128,53 @@ def test_every_row_of_every_task_starts_afresh() -> None:
         assert torch.equal(head.rows[0], head.rows[2]) and not torch.equal(head.rows[0], head.rows[1])
 
 
+# -- prompts and modules -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("init", "low", "high"), [("port", -1.0, 1.0), ("jax", 0.0, 0.01)])
+def test_l2ps_prompts_and_keys_start_as_in_its_port_or_as_its_authors_have_them(
+    tiny: Backbone, init: str, low: float, high: float
+) -> None:
+    pool = started(tiny, "l2p", l2p={"pool": 500, "init": init}).peft
+    reference = torch.empty(100_000).uniform_(low, high)
+    for values in (pool.prompts, pool.keys):
+        assert_alike(values, reference)
+        assert low <= float(values.min()) <= float(values.max()) <= high
+    assert L2pSettings().init == "port"
+
+
+def test_codas_components_start_as_an_orthonormal_family(tiny: Backbone) -> None:
+    """Also beside those of earlier tasks, in every block; only those of tasks so far are there."""
+    method = grow_method(tiny, method_recipe("coda", **NEEDS["coda"]), 2, 2)
+    for block in method.peft.values():
+        for kind in ("prompts", "keys", "attentions"):
+            rows = torch.cat([part.flatten(1) for part in getattr(block, kind)])
+            torch.testing.assert_close(rows @ rows.mT, torch.eye(4), atol=1e-5, rtol=0)
+
+
+def test_infloras_branches_start_at_zero(tiny: Backbone) -> None:
+    method = started(tiny, "inflora")
+    assert not method.up_key[0].any() and not method.up_value[0].any()
+
+
+@pytest.mark.parametrize("name", ["adapter", "lae", "aper", "ease"])
+def test_adapters_start_as_the_identity_with_a_random_projection_down(tiny: Backbone, name: str) -> None:
+    """W_down as `nn.Linear` draws it (Kaiming with a = √5), everything else zero, the scale one where it is learned."""
+    more = {"scale": "learned"} if name == "lae" else {"kind": "adaptformer"} if name != "adapter" else {}
+    method = started(tiny, name, peft={"blocks": "all", "rank": 24, **more})
+    parts = {key: value for key, value in method.named_parameters() if key.startswith(("peft.", "adapters."))}
+    down = torch.cat([value.flatten() for key, value in parts.items() if "down" in key and value.dim() > 1])
+    assert_alike(down, torch_linear(tiny.width)[0])
+    for key, value in parts.items():
+        if "scale" in key:
+            assert bool((value == 1).all())
+        elif not ("down" in key and value.dim() > 1):
+            assert not value.any(), key
+
+
+# -- recipes -----------------------------------------------------------------------------------------------------------
+
+NEWER = ("init", "view", "frozen", "image_size", "cache")  # keys that version 0.1 did not have
 STARTS = {"lae": "normal", "l2p": "trunc-normal", "coda": "torch", "inflora": "torch"}
 
 
@@ -137,28 +185,25 @@ def test_shipped_recipes_start_as_the_authors_do(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "init"),
+    ("name", "changes", "old_values"),
     [
-        ("coda-fo/base", (), "uniform"),
-        ("l2p-zo/base", (), "uniform"),
-        ("inflora-fo/base", (), "uniform"),
-        ("lae-fo/base", (), "normal"),
-        ("lae-fo/base", ("method.variant=zofc",), "uniform"),
-        ("zofc/base", (), "uniform"),
+        ("coda-fo/base", (), {"head.init": "uniform"}),
+        ("l2p-zo/base", (), {"head.init": "uniform", "l2p.init": "port"}),
+        ("inflora-fo/base", (), {"head.init": "uniform", "inflora.view": "test"}),
+        ("lae-fo/base", (), {"head.init": "normal", "lae.frozen": None}),
+        ("lae-fo/base", ("method.variant=zofc",), {"head.init": "uniform", "lae.frozen": False}),
+        ("zofc/base", (), {"head.init": "uniform"}),
     ],
 )
 def test_a_complete_recipe_of_version_0_1_keeps_its_start(
-    tmp_path: Path, name: str, changes: tuple[str, ...], init: str
+    tmp_path: Path, name: str, changes: tuple[str, ...], old_values: dict[str, object]
 ) -> None:
     """It has every key of 0.1 and no other; a file that a user wrote has the authors' start."""
     text = dump_recipe(complete_recipe(load_recipe(name, changes)))
     old = [line for line in text.splitlines() if line.split(":")[0].strip() not in NEWER]
     (tmp_path / "recipe.yaml").write_text("\n".join(old))
-    recipe = complete_recipe(load_recipe(str(tmp_path / "recipe.yaml")))
-    assert recipe.head.init == init
+    values = complete_recipe(load_recipe(str(tmp_path / "recipe.yaml"))).model_dump()
+    assert {key: values[key.split(".")[0]][key.split(".")[1]] for key in old_values} == old_values
     (tmp_path / "own.yaml").write_text("\n".join(line for line in old if not line.startswith("resolved")))
     own = complete_recipe(load_recipe(str(tmp_path / "own.yaml")))
     assert own.head.init == complete_recipe(load_recipe(name, changes)).head.init
-
-
-NEWER = ("init",)

@@ -7,7 +7,7 @@ absolute: they belong to a backbone and come from `python -m zofc.evidence rates
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zofc.errors import RecipeError, nearest
 from zofc.recipe import Recipe, change_recipe, load_recipe, recipe_names
@@ -89,6 +89,14 @@ LINES: dict[str, GridLine] = {
     **_placements("coda", "CODA-Prompt"),
     **_placements("inflora", "InfLoRA"),
 }
+RELEASED = ("lae-fo", "lae-zo", "lae-hybrid", "l2p-fo", "l2p-zo", "inflora-zo", "inflora-hybrid", "ease-zo")
+LINES |= {  # where the released code is not the authors' method; their rates are searched by themselves
+    f"{name}-released": replace(
+        line := LINES[name], title=f"{line.title}, as released", changes=("method.variant=zofc",),
+        head_of=f"{line.head_of}-released" if line.head_of in RELEASED else line.head_of,
+    )
+    for name in RELEASED
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -128,6 +136,10 @@ PARTS: dict[str, GridPart] = {
         (*(f"{name}-{order}" for name in ("lae", "l2p", "coda", "inflora") for order in ("fo", "zo", "hybrid")),
          "ease-zo"),
         ("cifar100-inc10",), *_HUNDRED,
+    ),
+    "e-released": GridPart(
+        "Other methods as released; not CODA-Prompt, whose released code also moves the whole ViT",
+        tuple(f"{name}-released" for name in RELEASED), ("cifar100-inc10",), *_HUNDRED,
     ),
     "f": GridPart("Flatness along the stream", _WATCHED, *_KEPT_TASKS, work=MeasureFlatness(_SMALL.flatness)),
     "f-curvature": GridPart("Curvature along the stream", _WATCHED, *_KEPT_TASKS,

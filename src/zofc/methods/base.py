@@ -7,7 +7,7 @@ optimizer: the trainer does the one, a placement the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from zofc.plugins import Registry
 from zofc.recipe import METHOD_SECTIONS, Group, Recipe, Strict
 from zofc.seeds import Noise
 
-Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # the task's training images in the test view, with labels
+Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # the task's training images in `batches_in`, with labels
 
 
 class Method(nn.Module):
@@ -97,6 +97,11 @@ class Method(nn.Module):
 
     def end_task(self, batches: Batches) -> None:
         """After the last step of a task."""
+
+    @property
+    def batches_in(self) -> Literal["test", "training"]:
+        """The view of the images that `begin_task` and `end_task` get; that of training is random."""
+        return "test"
 
     # -- the loss, evaluable anywhere ----------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 In each chosen block, with the plain ViT's feature q as the query, component k has the weight α_k = cos(q ⊙ A_k, K_k);
 p = Σ_k α_k P_k, whose first half stands before the block's keys and whose second half before its values. A task trains
-its own components; earlier ones take part and, being tensors of their own, stay. Loss: cross-entropy +
-μ Σ_blocks Σ_{T = P, K, A} mean((T Tᵀ − I)²).
+its own components; earlier ones take part and, being tensors of their own, stay. Components start orthonormal, rows of
+the classifier as `nn.Linear` does. Loss: cross-entropy + μ Σ_blocks Σ_{T = P, K, A} mean((T Tᵀ − I)²).
 """
 
 from __future__ import annotations

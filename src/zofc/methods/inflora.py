@@ -1,15 +1,14 @@
 """InfLoRA: one low-rank branch per task on keys and values, reading only input directions that old tasks do not use.
 
 k = W_k h + Σ_s B_s^k A_s h, the same for v, in every block. A_t is designed before task t and fixed (`model.subspace`),
-B_t starts at zero and is trained with the rows of the task. Of the recipe's `peft` only the rank is read.
-
-The inputs h are collected in the test view of the training images; the authors collect them augmented.
+B_t starts at zero and is trained with the rows of the task, which start as `nn.Linear` does. Of the recipe's `peft`
+only the rank is read. The inputs h are collected in the random views of training (`inflora.view`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -31,6 +30,7 @@ class InfLoraSettings(Strict):
 
     threshold: Annotated[float, Field(gt=0, le=1)] = Field(0.95, description="energy kept of the first task's inputs")
     threshold_end: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="energy kept of the last task's inputs")
+    view: Literal["training", "test"] = Field("training", description="of the images whose inputs are collected")
 
 
 @method("inflora", settings=InfLoraSettings)
@@ -85,6 +85,10 @@ class InfLora(Classifier):
         start, end = self.settings.threshold, self.settings.threshold_end
         now = len(self.tasks) - 1
         return start if self.planned is None else start + (end - start) * min(now / self.planned, 1)
+
+    @property
+    def batches_in(self) -> Literal["test", "training"]:
+        return self.settings.view
 
     def begin_task(self, batches: Batches) -> str | None:
         for block, moment in enumerate(self.second_moments(batches)):

@@ -3,11 +3,15 @@
 The query is the plain ViT's feature; the N keys nearest to it by cosine name the prompts, which stand after the class
 token and at its position. The classifier reads the mean of their outputs, and chosen keys are pulled to the queries:
 loss = cross-entropy − λ · mean over images of Σ_chosen cos(query, key).
+
+In training the images of a batch vote for the prompts of all; at test each image has its own, since a vote among test
+images in the order of their classes reveals the task (the authors' code and `method.variant=zofc` vote there too).
+Prompts, keys and classifier start as in the PyTorch port; `l2p.init=jax head.init=zeros` is the authors' JAX code.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -31,6 +35,9 @@ class L2pSettings(Strict):
     length: Positive = Field(5, description="tokens of a prompt")
     top: Positive = Field(5, description="prompts chosen")
     pull: Annotated[float, Field(ge=0)] = Field(0.1, description="weight of the pull between query and chosen keys")
+    init: Literal["port", "jax"] = Field(
+        "port", description="prompts and keys start uniform in (−1, 1), as in the PyTorch port, or jax: in (0, 0.01)"
+    )
 
 
 class Prompted(NamedTuple):
@@ -41,12 +48,14 @@ class Prompted(NamedTuple):
 
 
 class PromptPool(nn.Module):
-    """`size` prompts of `length` tokens and a key for each, all uniform in (−1, 1)."""
+    """Prompts of several tokens and a key for each, all uniform."""
 
-    def __init__(self, width: int, size: int, length: int, generator: torch.Generator) -> None:
+    def __init__(self, width: int, settings: L2pSettings, generator: torch.Generator) -> None:
         super().__init__()
-        self.prompts = frozen(torch.empty(size, length, width).uniform_(-1, 1, generator=generator))
-        self.keys = frozen(torch.empty(size, width).uniform_(-1, 1, generator=generator))
+        low, high = {"port": (-1, 1), "jax": (0, 0.01)}[settings.init]
+        prompts = torch.empty(settings.pool, settings.length, width)
+        self.prompts = frozen(prompts.uniform_(low, high, generator=generator))
+        self.keys = frozen(torch.empty(settings.pool, width).uniform_(low, high, generator=generator))
 
 
 def choose(similarity: Tensor, top: int, batchwise: bool) -> Tensor:
@@ -75,7 +84,7 @@ def take(prompts: Tensor, ids: Tensor) -> Tensor:
 
 @method("l2p", settings=L2pSettings)
 class LearningToPrompt(Classifier):
-    """The pool is shared by all tasks and keeps moving; rows of old classes do not."""
+    """A pool of prompts, chosen for a batch in training and for each image at test, that all tasks go on training."""
 
     regressed: ClassVar[bool] = False
     linear_init: ClassVar[str] = "trunc-normal"
@@ -92,7 +101,7 @@ class LearningToPrompt(Classifier):
             )
         if settings.top > settings.pool:
             raise RecipeError(f"l2p.top: expected at most l2p.pool, {settings.pool}, got {settings.top}")
-        pool = PromptPool(backbone.width, settings.pool, settings.length, self.generator("peft"))
+        pool = PromptPool(backbone.width, settings, self.generator("peft"))
         self.peft = pool.to(backbone.device)
         self.settings = settings
 

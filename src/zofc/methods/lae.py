@@ -24,6 +24,9 @@ class LaeSettings(Strict):
     """Learning, accumulation, ensemble."""
 
     decay: Annotated[float, Field(ge=0, lt=1)] = Field(0.9999, description="of the offline copy's moving average")
+    frozen: bool | None = Field(
+        None, description="true: the module stays as it starts; null: under zeroth order with method.variant=zofc"
+    )
 
 
 @method("lae", settings=LaeSettings)
@@ -43,6 +46,15 @@ class LearnAccumulateEnsemble(AdapterClassifier):
         super().extend(classes)
         if len(self.tasks) - 1 == self.copied_in:
             self.offline = deepcopy(self.peft)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the classifier is trained alone."""
+        return bool(self.settings.frozen)
+
+    def groups(self) -> dict[str, dict[str, Tensor]]:
+        groups = super().groups()
+        return {name: group for name, group in groups.items() if name == "head" or not self.frozen}
 
     def plan(self, name: str, group: Group) -> Group:
         unpaused = name == "peft" and len(self.tasks) == 1

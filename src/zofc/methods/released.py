@@ -1,7 +1,8 @@
-"""What the released code did instead, `method.variant=zofc`: five baselines differ from their authors' methods.
+"""What the released code does instead, `method.variant=zofc`: five baselines differ from their authors' methods.
 
 Under zeroth order a step moves whatever it perturbs, whether or not the loss depends on it. Where the released code
-steps more than the current task trains, these tensors walk at random.
+steps more than the current task trains, these tensors walk at random. CODA-Prompt's variant is not all of its release,
+so no study or grid shows it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from zofc.errors import RecipeError
-from zofc.methods.base import Method, method
+from zofc.methods.base import Batches, Method, method
 from zofc.methods.classifier import Classifier
 from zofc.methods.coda import CodaPrompt
 from zofc.methods.ease import Ease
@@ -36,8 +37,9 @@ def all_rows(method: Classifier) -> dict[str, Tensor]:
 
 @method("lae", variant="zofc")
 class ReleasedLae(LearnAccumulateEnsemble):
-    """The offline copy is there from the start, and so stays near "no module" for thousands of steps; the pause is made
-    in every task; an adapter stands beside the MLP; rows start as those of any linear head."""
+    """Under zeroth order alone the module never moves: the classifier is all that is trained. Else the offline copy is
+    there from the start, and so stays near "no module" for thousands of steps. The pause is made in every task; an
+    adapter stands beside the MLP; rows start Kaiming-uniform."""
 
     linear_init: ClassVar[str] = "uniform"
     copied_in: ClassVar[int] = 0
@@ -45,6 +47,11 @@ class ReleasedLae(LearnAccumulateEnsemble):
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         peft = recipe.peft.model_copy(update={"beside": "mlp"})
         super().__init__(backbone, recipe.model_copy(update={"peft": peft}))
+
+    @property
+    def frozen(self) -> bool:
+        released = all(by_zeroth_order(self, group) for group in self.group_names)
+        return released if self.settings.frozen is None else self.settings.frozen
 
     def plan(self, name: str, group: Group) -> Group:
         return group
@@ -65,8 +72,14 @@ class ReleasedL2p(LearningToPrompt):
 
 @method("coda", variant="zofc")
 class ReleasedCoda(CodaPrompt):
-    """Old rows and components walk. The released code also steps the ViT's 86 M weights, which are not moved here: no
-    method's parameters are the backbone's."""
+    """Old rows and components walk. This is a part of the release alone: it also steps the ViT's 86 M weights, so that
+    everything else moves about twenty times less. Here the backbone is frozen."""
+
+    def begin_task(self, batches: Batches) -> str | None:
+        notice = super().begin_task(batches)
+        if notice is None and by_zeroth_order(self, "peft") and len(self.tasks) == 1:
+            return "method.variant: the released CODA-Prompt also steps the whole ViT, which this run does not"
+        return notice
 
     def groups(self) -> dict[str, dict[str, Tensor]]:
         groups = super().groups()

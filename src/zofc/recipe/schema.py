@@ -28,6 +28,9 @@ METHOD_SECTIONS = ("lae", "l2p", "coda", "ease", "inflora", "ridge")  # every re
 ADDED_LATER: dict[str, dict[str, Any]] = {  # keys younger than version 0.1, with what it did in all recipes or most
     "backbone": {"image_size": None},
     "head": {"init": "uniform"},
+    "inflora": {"view": "test"},
+    "l2p": {"init": "port"},
+    "lae": {"frozen": None},
     "training": {"cache": "auto"},
 }
 
@@ -37,6 +40,8 @@ def values_of_0_1(method: object, variant: object, head: object) -> dict[str, di
     values = {section: dict(keys) for section, keys in ADDED_LATER.items()}
     if (method, variant, head) == ("lae", "official", "linear"):
         values["head"]["init"] = "normal"
+    if (method, variant) == ("lae", "zofc"):
+        values["lae"]["frozen"] = False
     return values
 
 

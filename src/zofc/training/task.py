@@ -79,7 +79,7 @@ class TaskTraining:
 
     def begin(self) -> None:
         """Let the method prepare for the task."""
-        notice = self.model.method.begin_task(lambda: self.model.plain_batches(self.loader))
+        notice = self.model.method.begin_task(self._images)
         if notice:
             self.events.send("notice", text=notice)
 
@@ -133,7 +133,16 @@ class TaskTraining:
     def end(self) -> None:
         """Let the method finish the task."""
         self.placement.execution.recorder.forget()  # frees memory for the next task
-        self.model.method.end_task(lambda: self.model.plain_batches(self.loader))
+        self.model.method.end_task(self._images)
+
+    def _images(self) -> Iterator[Batch]:
+        """All training images of the task, once, in the view that the method asks for."""
+        model, recipe = self.model, self.model.recipe
+        if model.method.batches_in == "test" or recipe.views.augment == "none":
+            return model.plain_batches(self.loader)
+        size = model.plain_batch_size(len(self.loader.image_set))
+        views = self.loader.train_batches(size, (recipe.seed, "task", self.index, "inputs"))
+        return ((images.to(model.device), labels.to(model.device)) for images, labels in views)
 
     def _steps_in_phase(self) -> int:
         """Steps done since the present sets began to move."""
