@@ -96,6 +96,14 @@ def test_the_released_variant_also_walks_old_rows_and_components_but_only_under_
         assert names_by_group(pair_learner(tiny, other, tasks=2).groups()) == current
 
 
+def test_codas_released_variant_says_that_it_is_a_part_of_the_release(tiny: Backbone) -> None:
+    for variant, placement, says in (("zofc", "zeroth order", True), ("zofc", "first order", False),
+                                     ("official", "zeroth order", False)):  # fmt: skip
+        recipe = prompt_recipe("coda", method={"variant": variant}, optimize=PLACEMENTS[placement])
+        notice = pair_learner(tiny, recipe, tasks=1).begin_task(lambda: [])
+        assert (notice is not None and "whole ViT" in notice) == says
+
+
 @pytest.mark.parametrize("moved", ["all", "peft", "one tensor"])
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
 @pytest.mark.parametrize("name", NAMES)

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from conftest import grow_method, method_recipe
 from zofc.errors import RecipeError
-from zofc.methods import complete_recipe, get_method
+from zofc.methods import Batches, complete_recipe, get_method
+from zofc.methods.inflora import InfLora
 from zofc.methods.l2p import L2pSettings
 from zofc.model.backbone import Backbone
 from zofc.model.heads import HEADS
-from zofc.recipe import dump_recipe, load_recipe, recipe_names
+from zofc.recipe import Recipe, dump_recipe, load_recipe, recipe_names
+from zofc.training.runs import resume_run, start_run, train
 
 CLASSES = 2000
 NEEDS: dict[str, dict[str, Any]] = {
@@ -172,6 +174,31 @@ def test_adapters_start_as_the_identity_with_a_random_projection_down(tiny: Back
             assert not value.any(), key
 
 
+def test_inflora_collects_its_inputs_in_views_of_training(
+    tiny_recipe: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before and after each task, all of its images, in random crops as its authors do; or in the test view."""
+    seen: list[tuple[Tensor, Tensor]] = []
+    collect = InfLora.second_moments
+
+    def observe(method: InfLora, batches: Batches) -> Tensor:
+        images, labels = (torch.cat(parts) for parts in zip(*batches(), strict=True))
+        seen.append((images[labels.argsort(stable=True)], labels.sort().values))
+        return collect(method, batches)
+
+    monkeypatch.setattr(InfLora, "second_moments", observe)
+    passes = {}
+    for change in ("inflora.view=training", "inflora.view=test", "views.augment=none"):
+        train(start_run(tiny_recipe("inflora-fo/base", "peft.rank=2", "data.classes=4", change), tmp_path))
+        passes[change], seen = seen[:], []
+    training, test, plain = passes.values()
+    assert len(training) == len(test) == 4  # two tasks, before and after
+    for (random, labels), (views, same), (unchanged, _) in zip(training, test, plain, strict=True):
+        assert torch.equal(labels, same) and torch.equal(views, unchanged)
+        assert random.shape == views.shape and not torch.equal(random, views)
+    assert tiny_recipe("inflora-fo/base").sections["inflora"]["view"] == "training"
+
+
 # -- recipes -----------------------------------------------------------------------------------------------------------
 
 NEWER = ("init", "view", "frozen", "image_size", "cache")  # keys that version 0.1 did not have
@@ -207,3 +234,24 @@ def test_a_complete_recipe_of_version_0_1_keeps_its_start(
     (tmp_path / "own.yaml").write_text("\n".join(line for line in old if not line.startswith("resolved")))
     own = complete_recipe(load_recipe(str(tmp_path / "own.yaml")))
     assert own.head.init == complete_recipe(load_recipe(name, changes)).head.init
+
+
+def test_a_run_that_version_0_1_began_goes_on_from_its_own_start(
+    tiny_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    """Its folder has no word about the start; a new run of the same recipe has another folder and other results."""
+    few = ("coda.per_task=2", "coda.blocks=first 2", "data.classes=4")
+    metrics = {}
+    for init in ("uniform", "auto"):
+        run = start_run(tiny_recipe("coda-fo/base", *few, f"head.init={init}"), tmp_path / init)
+        metrics[init] = run.path.name, train(run), run.events
+    old = start_run(tiny_recipe("coda-fo/base", *few, "head.init=uniform"), tmp_path / "old")
+    lines = [line for line in old.recipe_file.read_text().splitlines() if line.split(":")[0].strip() not in NEWER]
+    old.recipe_file.write_text("\n".join(lines))
+    train(resume_run(old.path))
+    losses = {
+        name: [event["loss"] for event in events if event["event"] == "epoch"]
+        for name, events in (("old", old.events), *((init, found[2]) for init, found in metrics.items()))
+    }
+    assert losses["old"] == losses["uniform"] != losses["auto"]
+    assert metrics["uniform"][0] == old.path.name != metrics["auto"][0]

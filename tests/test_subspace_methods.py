@@ -104,6 +104,22 @@ def test_lae_stands_where_its_variant_says_and_starts_its_rows_small(tiny: Backb
     assert float(released.head.rows[0].std()) > 0.05
 
 
+def test_laes_module_stays_as_it_starts_where_the_released_code_trains_the_classifier_alone(tiny: Backbone) -> None:
+    first, zeroth = Group(order="first"), Group(order="zeroth")
+
+    def trained(variant: str, frozen: bool | None, **plans: Group) -> set[str]:
+        recipe = subspace_recipe("lae", variant, "linear", optimize=plans, lae=LaeSettings(frozen=frozen))
+        return set(grow_method(tiny, recipe, 2, 2).groups())
+
+    assert trained("zofc", None, peft=zeroth, head=zeroth) == {"head"}
+    for variant, frozen, peft, head in (
+        ("zofc", None, zeroth, first), ("zofc", None, first, first), ("zofc", False, zeroth, zeroth),
+        ("official", None, zeroth, zeroth), ("official", None, first, first),
+    ):  # fmt: skip
+        assert trained(variant, frozen, peft=peft, head=head) == {"peft", "head"}
+    assert trained("official", True, peft=first, head=first) == {"head"}
+
+
 # -- APER --------------------------------------------------------------------------------------------------------------
 
 
