@@ -513,7 +513,7 @@ def test_own_images_are_learned_on_the_bundled_backbone(name: str, tmp_path: Pat
 def test_ridge_regression_trains_nothing(setting: str) -> None:
     recipe = as_shipped("ridge", setting)
     assert (recipe.method.name, recipe.optimize, recipe.paper) == ("ridge", {}, None)
-    assert recipe.sections["ridge"] == {"projection": 0, "budget": None}
+    assert recipe.sections["ridge"] == {"projection": 0, "budget": None, "strength_from": "all"}
     assert recipe_presets(f"ridge/{setting}") == ["paper", "controlled"]
 
 

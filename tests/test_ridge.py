@@ -39,10 +39,11 @@ def head(projection: int = 0, budget: int | None = None, width: int = 12) -> Rid
     return RidgeHead(width, projection, budget, torch.Generator().manual_seed(1), CPU)
 
 
-def learned(order: list[list[int]], projection: int = 0) -> RidgeHead:
+def learned(order: list[list[int]], projection: int = 0, strength_from: str = "all") -> RidgeHead:
     """A head that met classes in tasks; the classes are renamed in the order of arrival."""
     features, labels = toy(1)
     made, met = head(projection), 0
+    made.strength_from = strength_from
     for number, classes in enumerate(order):
         made.grow(len(classes))
         parts = [features[labels == c] for c in classes]
@@ -101,6 +102,21 @@ def test_the_strength_is_the_power_of_ten_with_the_least_error_on_images_held_ou
     chosen = best_strength(gram, sums, held, truth)
     assert chosen == RIDGE_STRENGTHS[int(torch.stack(errors).argmin())]
     assert RIDGE_STRENGTHS[0] < chosen < RIDGE_STRENGTHS[-1]
+
+
+def test_the_strength_is_chosen_with_the_statistics_of_all_tasks_or_of_the_current_one() -> None:
+    """What the solution is made of stays the same."""
+    order = [[0, 1], [2, 3], [4, 5]]
+    everything, alone = (learned(order, 200, choice) for choice in ("all", "task"))
+    torch.testing.assert_close(everything.gram, alone.gram)
+    torch.testing.assert_close(everything.sums, alone.sums)
+    features, labels = (part[toy(1)[1] >= 4] for part in toy(1))
+    shuffled = np.random.default_rng(2).permutation(len(labels))
+    phi, labels = alone.regress_from(features[shuffled]), labels[shuffled]
+    held = len(labels) // 5
+    one_hot = torch.eye(6, dtype=torch.float64)[labels[held:]]
+    gram, sums = phi[held:].mT @ phi[held:], phi[held:].mT @ one_hot
+    assert float(alone.strength) == best_strength(gram, sums, phi[:held], labels[:held]) != float(everything.strength)
 
 
 def test_too_few_images_to_hold_any_out_leave_the_strength_as_it_was() -> None:

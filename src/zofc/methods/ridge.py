@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -20,12 +20,17 @@ class RidgeSettings(Strict):
 
     projection: Annotated[int, Field(ge=0)] = Field(0, description="width of the random projection; 0: none")
     budget: Positive | None = Field(None, description="bytes for the Gram matrix, which caps the projection")
+    strength_from: Literal["all", "task"] = Field(
+        "all", description="tasks whose statistics λ is chosen with; task: the current one alone, as in RanPAC"
+    )
 
 
 def make_ridge_head(method: Method, width: int) -> RidgeHead:
     """The regression with the recipe's settings, on features of so many numbers."""
     settings = method.recipe.section("ridge", RidgeSettings)
-    return RidgeHead(width, settings.projection, settings.budget, method.generator("projection"), method.device)
+    head = RidgeHead(width, settings.projection, settings.budget, method.generator("projection"), method.device)
+    head.strength_from = settings.strength_from
+    return head
 
 
 @method("ridge", settings=RidgeSettings)

@@ -64,6 +64,7 @@ class RidgeHead(nn.Module):
     sums: Tensor
     weights: Tensor
     strength: Tensor
+    strength_from = "all"  # the tasks whose statistics the strength is chosen with, or `task`: the current one
 
     def __init__(
         self, width: int, projection: int, budget: int | None, generator: torch.Generator, device: torch.device
@@ -86,12 +87,12 @@ class RidgeHead(nn.Module):
         phi = features.to(self.gram.device).double()
         return phi if self.projection is None else (phi @ self.projection).relu_()
 
-    def add(self, features: Tensor, labels: Tensor) -> None:
+    def add(self, gram: Tensor, sums: Tensor, features: Tensor, labels: Tensor) -> None:
         """G += ΦᵀΦ, C += ΦᵀY."""
         for some, named in zip(torch.split(features, ROWS), torch.split(labels, ROWS), strict=True):
             phi = self.regress_from(some)
-            self.gram.addmm_(phi.mT, phi)
-            self.sums.index_add_(1, named.to(phi.device), phi.mT)
+            gram.addmm_(phi.mT, phi)
+            sums.index_add_(1, named.to(phi.device), phi.mT)
 
     def learn(self, features: Tensor, labels: Tensor, rng: np.random.Generator) -> None:
         """A task: λ is chosen on a fifth of its images, the solution is of all. Fewer than five leave λ as it was."""
@@ -100,11 +101,16 @@ class RidgeHead(nn.Module):
         order = torch.from_numpy(rng.permutation(len(labels)))
         features, labels = features.cpu()[order], labels.cpu()[order]
         held = len(labels) // 5
-        self.add(features[held:], labels[held:])
+        alone = self.strength_from == "task"
+        gram, sums = (torch.zeros_like(own) if alone else own for own in (self.gram, self.sums))
+        self.add(gram, sums, features[held:], labels[held:])
         if held:
             phi = self.regress_from(features[:held])
-            self.strength.fill_(best_strength(self.gram, self.sums, phi, labels[:held].to(phi.device)))
-            self.add(features[:held], labels[:held])
+            self.strength.fill_(best_strength(gram, sums, phi, labels[:held].to(phi.device)))
+            self.add(gram, sums, features[:held], labels[:held])
+        if alone:
+            self.gram += gram
+            self.sums += sums
         self.weights.copy_(solve(self.gram, self.sums, float(self.strength)))
 
     def scores(self, features: Tensor) -> Tensor:

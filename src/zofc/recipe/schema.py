@@ -31,6 +31,7 @@ ADDED_LATER: dict[str, dict[str, Any]] = {  # keys younger than version 0.1, wit
     "inflora": {"view": "test"},
     "l2p": {"init": "port"},
     "lae": {"frozen": None},
+    "ridge": {"strength_from": "all"},
     "training": {"cache": "auto"},
 }
 
