@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from zofc import seeds
 from zofc.errors import RecipeError
@@ -33,6 +33,7 @@ class Classifier(Method):
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)
         self.head = HEADS[recipe.head.kind](backbone.width, self.head_init(recipe)).to(backbone.device)
+        self.start_scale()
         self.ridge = self.make_ridge(backbone.width)
 
     def make_ridge(self, width: int) -> RidgeHead | None:
@@ -55,6 +56,8 @@ class Classifier(Method):
             )
         if cosine and recipe.head.init == "zeros":
             raise RecipeError("head.init: the cosine of a row of zeros is undefined; use another, or head.kind=linear")
+        if recipe.head.init == "means" and not cosine:
+            raise RecipeError("head.init: class means are rows of a cosine classifier; use head.kind=cosine")
         for number, size in enumerate(task_sizes, start=learned + 1):
             if size == 1 and not cosine and (method.mask or number == 1):
                 raise RecipeError(
@@ -69,8 +72,13 @@ class Classifier(Method):
             self.head.grow(len(classes), self.generator("head", self.block), self.device)
             if self.ridge is not None:
                 self.ridge.grow(len(classes))
-        if self.recipe.method.prototypes and isinstance(self.head, CosineHead):
-            self.head.sigma.fill_(1.0)  # the classifier is a temporary one, fresh in each task
+        if self.recipe.method.prototypes:
+            self.start_scale()  # the classifier is a temporary one, fresh in each task
+
+    def start_scale(self) -> None:
+        """The scale of a cosine classifier starts where the recipe says."""
+        if isinstance(self.head, CosineHead):
+            self.head.sigma.fill_(self.recipe.head.scale)
 
     @property
     def in_loss(self) -> range:
@@ -89,6 +97,9 @@ class Classifier(Method):
 
     def begin_task(self, batches: Batches) -> str | None:
         if not self.single:
+            if self.head.init == "means" and self.tasks.count(self.tasks[-1]) == 1:
+                means = self.class_means(batches, self.tasks[-1], self.extract)
+                self.head.set_rows(self.block, nn.functional.normalize(means, dim=-1))
             return None
         return f"task {len(self.tasks)} has one class: its loss is constant, so it takes a prototype row untrained"
 

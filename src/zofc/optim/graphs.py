@@ -99,20 +99,22 @@ class Recording:
 
 def _record(work: Callable[..., Any], inputs: tuple[Tensor, ...], pool: MemoryPool) -> Recording | None:
     own = [value.clone() for value in inputs]
-    stream = _side_stream(torch.cuda.current_device())
-    stream.wait_stream(torch.cuda.current_stream())
+    stream, before = _side_stream(torch.cuda.current_device()), torch.cuda.current_stream()
+    stream.wait_stream(before)
     with torch.cuda.stream(stream):  # once beside the main stream, as recording needs it
         work(*own)
-    torch.cuda.current_stream().wait_stream(stream)
+    before.wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     try:
         # other threads (one that pins batches of images) may go on calling the device meanwhile
         with torch.cuda.graph(graph, pool=pool.handle, stream=stream, capture_error_mode="thread_local"):
             result = work(*own)
     except torch.OutOfMemoryError:
+        torch.cuda.set_stream(before)
         _end_allocation(pool)
         raise
     except RuntimeError:
+        torch.cuda.set_stream(before)  # some versions of torch stay on the other stream
         torch.cuda.synchronize()
         _end_allocation(pool)
         return None

@@ -3,7 +3,7 @@ gradient, exact or estimated."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
@@ -42,6 +42,10 @@ class Gradient(NamedTuple):
     values: dict[str, Tensor]  # by parameter name
     loss: Tensor  # mean over the batch
     hits: Tensor | None  # None: not computed
+
+    def of(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """The part of these parameters."""
+        return {name: self.values[name] for name in names if name in self.values}
 
 
 def differentiate(value: Tensor, inputs: Sequence[Tensor]) -> tuple[Tensor | None, ...]:

@@ -33,9 +33,10 @@ class GroupOptimizer:
             return plan.lr * math.cos(0.99 * math.pi / 2 * epoch / max(plan.epochs - 1, 1))
         return plan.min_lr + (plan.lr - plan.min_lr) * (1 + math.cos(math.pi * epoch / plan.epochs)) / 2
 
-    def move(self, gradient: Mapping[str, Tensor], epoch: int) -> bool:
+    def move(self, gradient: Mapping[str, Tensor], epoch: int, step: int = 0) -> bool:  # noqa: ARG002
         """θ ← θ − η clip(g), with the momentum or moments of the plan's optimizer; a tensor without a gradient stays as
-        it is. If the gradient is not finite, nothing is changed and the result is False."""
+        it is. If the gradient is not finite, nothing is changed and the result is False. `step` counts within the task
+        and names random directions, where there are any."""
         parts = list(gradient.values())
         norms = torch._foreach_norm(parts) if parts else ()
         norm = float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0  # over the whole set

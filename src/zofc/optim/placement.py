@@ -54,7 +54,7 @@ class Placement:
         graphs: bool = False,
     ) -> None:
         self.method, self.groups, self.plans = method, groups, plans
-        self.first = first_order_set(groups, plans)
+        self.first = first_order_set(groups, plans, seed, task)
         self.zeroth = zeroth_order_sets(groups, plans, method.in_features, seed, task)
         self.execution = Execution(method, self.first, (seed, "task", task), graphs)
 
@@ -65,7 +65,7 @@ class Placement:
         sets that move, by default those of the epoch."""
         first, sets = self.active_sets(epoch) if active is None else active
         batch = BatchExecution(self.execution, images, labels, step)
-        move = partial(self._move, images=len(labels), epoch=epoch)
+        move = partial(self._move, images=len(labels), epoch=epoch, step=step)
         reports: list[StepReport] = []
         if first:
             # lines 2–3: ψ ← ψ − η_ψ ∇_ψ L(φ, ψ; B)
@@ -75,14 +75,13 @@ class Placement:
             reports.append(move([part.optimizer], batch.estimate(part, hits=not reports)))
         return next((report for report in reports if not math.isfinite(report.loss)), reports[0])
 
-    def _move(self, optimizers: Iterable[GroupOptimizer], gradient: Gradient, images: int, epoch: int) -> StepReport:
+    def _move(
+        self, optimizers: Iterable[GroupOptimizer], gradient: Gradient, images: int, epoch: int, step: int
+    ) -> StepReport:
         """Lines 3 and 14: θ ← θ − η clip(g). If the loss or g is not finite, nothing moves, and the report says so."""
         loss, hits = _to_host(gradient.loss, gradient.hits)
         if math.isfinite(loss):
-            moved = [
-                each.move({name: gradient.values[name] for name in each.parameters if name in gradient.values}, epoch)
-                for each in optimizers
-            ]
+            moved = [each.move(gradient.of(each.parameters), epoch, step) for each in optimizers]
             loss = loss if all(moved) else math.nan
         return StepReport(loss, hits / images)
 

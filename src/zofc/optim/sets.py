@@ -14,6 +14,7 @@ from zofc.optim.chunking import Chunking
 from zofc.optim.directions import Directions, Space
 from zofc.optim.estimators import get_estimator
 from zofc.optim.evaluation import Query
+from zofc.optim.length_matched import LengthMatchedOptimizer
 from zofc.optim.optimizers import GroupOptimizer
 from zofc.recipe import Group
 
@@ -70,11 +71,17 @@ def set_label(members: Iterable[str]) -> str:
     return "+".join(members)
 
 
-def first_order_set(groups: Groups, plans: Mapping[str, Group]) -> FirstOrderSet:
+def first_order_set(groups: Groups, plans: Mapping[str, Group], seed: int, task: int) -> FirstOrderSet:
     """All first-order groups as one set."""
+
+    def optimizer(name: str, plan: Group) -> GroupOptimizer:
+        if plan.length == "own":
+            return GroupOptimizer(groups[name], plan)
+        return LengthMatchedOptimizer(groups[name], plan, Directions(plan.directions, seed, ("task", task, name)))
+
     first = {name: plans[name] for name in groups if plans[name].order == "first"}
     micro_batch = min((plan.micro_batch for plan in first.values() if plan.micro_batch), default=None)
-    optimizers = {name: GroupOptimizer(groups[name], plan) for name, plan in first.items()}
+    optimizers = {name: optimizer(name, plan) for name, plan in first.items()}
     return FirstOrderSet(optimizers, Chunking(micro_batch))
 
 

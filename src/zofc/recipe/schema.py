@@ -27,11 +27,12 @@ METHOD_SECTIONS = ("lae", "l2p", "coda", "ease", "inflora", "ridge")  # every re
 
 ADDED_LATER: dict[str, dict[str, Any]] = {  # keys younger than version 0.1, with what it did in all recipes or most
     "backbone": {"image_size": None},
-    "head": {"init": "uniform"},
+    "head": {"init": "uniform", "scale": 1.0},
     "inflora": {"view": "test"},
     "l2p": {"init": "port"},
     "lae": {"frozen": None},
     "ridge": {"strength_from": "all"},
+    "optimize": {"tasks": None, "length": "own"},  # of every group
     "training": {"cache": "auto"},
 }
 
@@ -158,11 +159,13 @@ class HeadSettings(Strict):
     """The classifier, which grows with the classes."""
 
     kind: Literal["cosine", "linear"] = Field("cosine", description="cosine: of feature and row, with a learned scale")
-    init: Literal["auto", "uniform", "torch", "trunc-normal", "normal", "zeros"] = Field(
+    init: Literal["auto", "uniform", "torch", "trunc-normal", "normal", "zeros", "means"] = Field(
         "auto",
         description="what new rows start from; auto: as the method's authors; uniform: ±√(3/d), cosine ±1/√d; torch: "
-        "nn.Linear's ±1/√d, also for the bias, else zero; trunc-normal: deviation 0.02; normal: 0.001",
+        "nn.Linear's ±1/√d, also for the bias, else zero; trunc-normal: deviation 0.02; normal: 0.001; means: the mean "
+        "features of their classes (cosine)",
     )
+    scale: Annotated[float, Field(gt=0)] = Field(1.0, description="cosine: what its scale starts from")
 
 
 class MethodSettings(Strict):
@@ -189,6 +192,7 @@ class Group(Strict):
     )
     epochs: Positive = Field(10, description="of each task, `start` among them")
     start: Annotated[int, Field(ge=0)] = Field(0, description="epochs before the group begins to move")
+    tasks: Positive | None = Field(None, description="tasks in which the group moves, all by default; then it is fixed")
     optimizer: Literal["sgd", "adam", "adamw", "sign"] = Field(
         "sgd", description="what makes a step of the (estimated) gradient; sign: SGD on its signs"
     )
@@ -207,6 +211,9 @@ class Group(Strict):
         "rademacher", description="how they are drawn: signs, normal numbers, or points of a sphere of radius √d"
     )
     per: Literal["batch", "image"] = Field("batch", description="image: a direction of its own for each image")
+    length: Literal["own", "zeroth"] = Field(
+        "own", description="zeroth: steps of first order, as long as those of zeroth order with these settings"
+    )
     chunk: Positive = Field(1, description="perturbed points evaluated in one forward pass; 1 needs the least memory")
     micro_batch: Positive | None = Field(None, description="images per pass through the backbone, all by default")
 
@@ -216,6 +223,15 @@ class Group(Strict):
         lr, schedule = info.data.get("lr"), info.data.get("schedule")
         if schedule == "cosine" and lr is not None and value > lr:
             raise ValueError(f"expected at most the group's lr, {lr}, or the cosine would rise; got {value}")
+        return value
+
+    @field_validator("length")
+    @classmethod
+    def _shared_directions(cls, value: str, info: ValidationInfo) -> str:
+        if value == "zeroth" and info.data.get("order") == "zeroth":
+            raise ValueError("expected own for a group of zeroth order, whose steps have that length already")
+        if value == "zeroth" and info.data.get("per") == "image":
+            raise ValueError("expected own where per is image: that length needs directions shared by the batch")
         return value
 
 

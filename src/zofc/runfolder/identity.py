@@ -55,9 +55,10 @@ def lasting_values(recipe: Recipe) -> dict[str, Any]:
     values, method = recipe.model_dump(mode="json"), recipe.method
     others = {*METHOD_SECTIONS} - {method.name, method.readout}
     for section, before in values_of_0_1(method.name, method.variant, recipe.head.kind).items():
-        for key, value in before.items():
-            if section in values and (section in others or values[section].get(key) == value):
-                values[section].pop(key, None)
+        for part in values[section].values() if section == "optimize" else [values.get(section, {})]:
+            for key, value in before.items():
+                if section in others or part.get(key) == value:
+                    part.pop(key, None)
     return values
 
 

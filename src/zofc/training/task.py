@@ -55,8 +55,10 @@ class TaskTraining:
         self.index, self.tasks = len(model.tasks) - 1, tasks
         method, seed = model.method, model.recipe.seed
         plans = {name: method.plan(name, group) for name, group in model.recipe.optimize.items()}
-        graphs = model.recipe.training.graphs
-        self.placement = Placement(method, method.groups(), plans, seed, self.index, graphs)
+        groups = {
+            name: group for name, group in method.groups().items() if self.index < (plans[name].tasks or math.inf)
+        }
+        self.placement = Placement(method, groups, plans, seed, self.index, model.recipe.training.graphs)
         self.epoch = self.step = 0
         self.meter = Meter()
         self.peak_memory = 0
