@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from zofc.optim.chunking import Chunking
 from zofc.optim.directions import Directions, Space
 from zofc.optim.estimators import ESTIMATORS, get_estimator
 from zofc.optim.evaluation import Query, coefficients, combine, evaluate_features
+from zofc.optim.length_matched import LengthMatchedOptimizer
 from zofc.optim.optimizers import GroupOptimizer
 from zofc.optim.placement import Placement
 from zofc.recipe import BackboneSettings, Group, HeadSettings, PeftSettings, Recipe
@@ -290,6 +292,38 @@ def test_a_gradient_that_is_not_finite_moves_nothing(clip: float | None, bad: fl
     a = torch.ones(3)
     assert not GroupOptimizer({"a": a}, Group(lr=1.0, clip=clip)).move({"a": torch.tensor([0.0, bad, 1.0])}, 0)
     assert torch.equal(a, torch.ones(3))
+
+
+def test_first_order_steps_of_matched_length_are_as_long_as_zeroth_order_ones() -> None:
+    """A zeroth-order group that is given the gradient along its directions moves exactly as far, elsewhere."""
+    plan = Group(order="first", length="zeroth", queries=3, lr=0.5, momentum=0.9, clip=0.7)
+    values = {"a": torch.randn(5, 4, dtype=torch.float64), "b": torch.randn(3, dtype=torch.float64)}
+    matched, zeroth = ({name: value.clone() for name, value in values.items()} for _ in range(2))
+    directions = Directions("rademacher", 7, ("task", 2, "peft"))
+    one = LengthMatchedOptimizer(matched, plan, directions)
+    other = GroupOptimizer(zeroth, plan)
+    plain = {name: value.clone() for name, value in values.items()}
+    own = GroupOptimizer(plain, plan)
+    generator = torch.Generator().manual_seed(1)
+    for step in range(6):
+        starts = [Space(each).center for each in (matched, zeroth, plain)]
+        gradient = {name: torch.randn(value.shape, generator=generator).double() for name, value in values.items()}
+        g = Space(gradient).center
+        vectors = directions.stack(step, 3, g.shape, torch.device("cpu")).double()
+        estimate = torch.stack([(g @ v) * v for v in vectors]).mean(0)
+        one.move(gradient, 0, step)
+        other.move(Space(values).split(estimate), 0, step)
+        own.move(gradient, 0, step)
+        ours, theirs, first = (
+            Space(each).center - start for each, start in zip((matched, zeroth, plain), starts, strict=True)
+        )
+        assert float(ours.norm()) == pytest.approx(float(theirs.norm()), rel=1e-9)
+        assert float(ours @ first / ours.norm() / first.norm()) == pytest.approx(1, abs=1e-9)
+    restored = LengthMatchedOptimizer({name: value.clone() for name, value in matched.items()}, plan, directions)
+    restored.load_state(deepcopy(one.state()))
+    for each in (one, restored):
+        each.move(gradient, 0, 6)
+    assert all(torch.equal(restored.parameters[name], one.parameters[name]) for name in values)
 
 
 def test_schedules_run_over_the_groups_own_epochs() -> None:

@@ -32,9 +32,9 @@ ADDED_LATER: dict[str, dict[str, Any]] = {  # keys younger than version 0.1, wit
     "l2p": {"init": "port"},
     "lae": {"frozen": None},
     "ridge": {"strength_from": "all"},
-    "optimize": {"tasks": None, "length": "own"},  # of every group
     "training": {"cache": "auto"},
 }
+ADDED_TO_GROUPS: dict[str, Any] = {"tasks": None, "length": "own"}  # the same, in every group of `optimize`
 
 
 def values_of_0_1(method: object, variant: object, head: object) -> dict[str, dict[str, Any]]:

@@ -50,15 +50,18 @@ def recipe_digest(recipe: Recipe) -> str:
 def lasting_values(recipe: Recipe) -> dict[str, Any]:
     """All values of a recipe, but those of keys that a later version added where they are as before or belong to
     another method: recipes of an earlier version find their results."""
-    from zofc.recipe import METHOD_SECTIONS, values_of_0_1
+    from zofc.recipe import ADDED_TO_GROUPS, METHOD_SECTIONS, values_of_0_1
 
     values, method = recipe.model_dump(mode="json"), recipe.method
     others = {*METHOD_SECTIONS} - {method.name, method.readout}
     for section, before in values_of_0_1(method.name, method.variant, recipe.head.kind).items():
-        for part in values[section].values() if section == "optimize" else [values.get(section, {})]:
-            for key, value in before.items():
-                if section in others or part.get(key) == value:
-                    part.pop(key, None)
+        for key, value in before.items():
+            if section in values and (section in others or values[section].get(key) == value):
+                values[section].pop(key, None)
+    for group in values["optimize"].values():
+        for key, value in ADDED_TO_GROUPS.items():
+            if group[key] == value:
+                del group[key]
     return values
 
 
