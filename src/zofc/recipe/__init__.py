@@ -2,6 +2,7 @@
 
 from zofc.recipe.load import change_recipe, dump_recipe, load_recipe, recipe_names, recipe_presets
 from zofc.recipe.schema import (
+    ADDED_TO_GROUPS,
     METHOD_SECTIONS,
     PAPER_BACKBONE,
     BackboneSettings,
@@ -20,6 +21,7 @@ from zofc.recipe.schema import (
 )
 
 __all__ = [
+    "ADDED_TO_GROUPS",
     "METHOD_SECTIONS",
     "PAPER_BACKBONE",
     "BackboneSettings",
