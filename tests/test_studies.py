@@ -29,6 +29,7 @@ from zofc.runfolder import Run, open_run
 from zofc.studies import export, figures, jobs, reproduce, tables
 from zofc.studies import forecast as forecasts
 from zofc.studies.catalogue import STUDIES, Study, get_study
+from zofc.studies.displays import ACCURACY_COLUMNS, DISPLAYS
 from zofc.studies.forecast import describe_reasons, forecast
 from zofc.studies.scale import LIKE, SCALES, SMALL_RATES, get_scale
 from zofc.studies.settings import OUR_SETTINGS, PAPERS, SETTINGS
@@ -301,12 +302,12 @@ def test_a_failed_cell_is_a_warning_in_every_form_and_says_over_how_many_seeds_i
     grid = tables.table(study, scale, rows, columns)
     said = "ZO-FC, cifar100-inc5, seed 3; FO adapter + ZO Cls., cifar100-inc5, seed 1 failed: no {images}"
     assert grid.rows[0][2] == "41.00 ± 1.41 (2 of 3 seeds) [83.34]" and grid.warnings == (said,)
-    latex = export.as_latex(grid, columns, tables.measures(study))
+    latex = export.as_latex(grid, columns, DISPLAYS[study.shows].columns)
     assert said in grid.markdown() and said.replace("{images}", r"\{images\}") in latex
     assert r"41.00 $\pm$ 1.41 (2 of 3 seeds) [83.34]" in latex
 
     lines = list(csv.DictReader(io.StringIO(export.as_csv(study.name, scale, tables.numbers(study, rows, columns)))))
-    assert [line["metric"] for line in lines] == list(tables.SPELLED) * len(study.lines)
+    assert [line["metric"] for line in lines] == list(ACCURACY_COLUMNS) * len(study.lines)
     about = {"study": study.name, "scale": "tiny", "fast": "false", "line": "ZO-FC", "setting": "cifar100-inc5"}
     numbers = {"metric": "all_classes", "mean": "41", "std": "1.414213562", "seeds": "2", "failed": "1"}
     assert lines[1] == {**about, **numbers, "paper": "83.34"}
@@ -316,7 +317,7 @@ def test_a_failed_cell_is_a_warning_in_every_form_and_says_over_how_many_seeds_i
 def test_a_latex_table_has_settings_over_short_heads_and_its_notes_below() -> None:
     study, columns = get_study("query-ablation"), ["cifar100-inc5", "imagenet-r-inc5"]
     grid = tables.table(study, get_scale("tiny"), [], columns, ["x=${a_b}^~\\"])
-    text = export.as_latex(grid, columns, tables.measures(study))
+    text = export.as_latex(grid, columns, DISPLAYS[study.shows].columns)
     assert text.startswith("% needs \\usepackage{booktabs}\n")
     assert r"& \multicolumn{3}{c}{cifar100-inc5} & \multicolumn{3}{c}{imagenet-r-inc5} \\" in text
     assert r"\cmidrule(lr){2-4}\cmidrule(lr){5-7}" in text and " & avg & last & fgt & avg & last & fgt" in text
@@ -329,7 +330,7 @@ def test_a_latex_table_has_settings_over_short_heads_and_its_notes_below() -> No
 @pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
 def test_what_a_table_says_by_itself_is_known_to_latex(study: Study) -> None:
     grid = tables.table(study, get_scale("small").faster(), [], study.settings)
-    text = export.as_latex(grid, study.settings, tables.measures(study))
+    text = export.as_latex(grid, study.settings, DISPLAYS[study.shows].columns)
     assert text.isascii(), {letter for letter in text if not letter.isascii()}
 
 
@@ -483,7 +484,7 @@ def test_every_printed_number_of_the_cost_tables_has_a_line_and_a_phase_beside_i
         for line in study.lines:
             printed = paper.printed(table, line.printed or "", "batch48")
             assert study.printed(line, "cifar100-inc5") == printed
-            assert set(printed) <= set(tables.MEASURES[study.shows])
+            assert set(printed) <= set(DISPLAYS[study.shows].columns)
             plans = load_recipe(f"{line.family}/cifar100-inc5", line.changes).optimize.values()
             queries = {plan.queries for plan in plans if plan.order == "zeroth"}
             assert queries == ({int(line.title[-1])} if "q =" in line.title else set())

@@ -14,10 +14,9 @@ from typing import Any
 
 from zofc.errors import RunError
 from zofc.metrics import mean_and_spread
-from zofc.studies import costs
 from zofc.studies.catalogue import STUDIES
+from zofc.studies.displays import curvature_means, executed_operations, time_and_memory
 from zofc.studies.settings import SETTINGS
-from zofc.studies.tables import curvature_means
 from zofc.units import GIB, NONE
 
 ResultRow = Mapping[str, Any]
@@ -133,7 +132,7 @@ def _cost(key: str) -> RowNumber:
         if "cost" not in row or row["line"] not in COST_LINES:
             return None
         line = COST_LINES[row["line"]]
-        return {**costs.executed(line, row), **costs.time_and_memory(line, row)}.get(key)
+        return {**executed_operations(line, row), **time_and_memory(line, row)}.get(key)
 
     return read
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from zofc.report.grid import Grid
+from zofc.studies.displays import FLATNESS_COLUMNS
 from zofc.studies.scale import Scale
-from zofc.studies.tables import FLATNESS, Number
+from zofc.studies.tables import Number
 
 COLUMNS = ("study", "scale", "fast", "line", "setting", "metric", "mean", "std", "seeds", "failed", "paper")
 
@@ -34,7 +35,7 @@ def _plain(value: float | None) -> str:
 
 SHORT = {  # heads of columns, which a note below the table spells out
     "average_incremental": "avg", "all_classes": "last", "forgetting": "fgt", "gigabytes": "GiB", "seconds": "s",
-    **{metric: f"Φ {number}" for number, metric in enumerate(FLATNESS, 1)},
+    **{metric: f"Φ {number}" for number, metric in enumerate(FLATNESS_COLUMNS, 1)},
 }  # fmt: skip
 LATEX = {
     "\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "{": r"\{", "}": r"\}",
@@ -63,7 +64,7 @@ TABLE = r"""%% needs \usepackage{booktabs}
 """
 
 
-def as_latex(grid: Grid, settings: Sequence[str], measures: dict[str, str]) -> str:
+def as_latex(grid: Grid, settings: Sequence[str], measures: Mapping[str, str]) -> str:
     """A booktabs table under its title: each setting over its measures; warnings and notes below."""
     width = len(measures)
     starts = range(2, 2 + width * len(settings), width)

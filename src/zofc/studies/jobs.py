@@ -7,9 +7,10 @@ job. An existing result is reused, so a table is the same however often its comp
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from zofc.analysis.cost import measure_cost
 from zofc.analysis.kept_run import KeptRun
@@ -35,29 +36,33 @@ SAVE_SECONDS = 20.0  # that a process may take to save its run
 CellRow = dict[str, Any]
 
 
-class Job(Protocol):
+class Job(ABC):
     """What is done with a recipe, and where its result is kept."""
 
-    @property
-    def needs(self) -> Job | None:
-        """What must have been done with the same recipe before."""
+    needs: ClassVar[Job | None] = None  # what must have been done with the same recipe before
+    alone: ClassVar[bool] = False  # whether nothing else may run at the same time, because the job measures time
 
-    @property
-    def alone(self) -> bool:
-        """Whether nothing else may run at the same time, because the job measures time."""
+    @abstractmethod
+    def path(self, recipe: Recipe, runs: Path) -> Path:
+        """The file or folder of the result."""
 
     def name(self, recipe: Recipe, runs: Path) -> str:
         """Of the result, below `runs`."""
+        return str(self.path(recipe, runs).relative_to(runs))
 
     def done(self, recipe: Recipe, runs: Path) -> bool:
         """Whether its result is there."""
+        return self.path(recipe, runs).is_file()
 
+    @abstractmethod
     def do(self, recipe: Recipe, runs: Path) -> CellRow:
         """Do what is left of the job; returns what a table needs of the result."""
 
+    @abstractmethod
     def describe(self, row: CellRow) -> str:
         """Its row in a few words."""
 
+    @abstractmethod
     def passes(self, recipe: Recipe) -> float:
         """How long it takes, in forward passes of one image; a backward pass counts as one."""
 
@@ -66,24 +71,23 @@ class Job(Protocol):
 
 
 @dataclass(frozen=True)
-class TrainRun:
+class TrainRun(Job):
     """Train the recipe in its run folder."""
 
-    needs: ClassVar[Job | None] = None
-    alone: ClassVar[bool] = False
-
-    def name(self, recipe: Recipe, runs: Path) -> str:
-        return str(study_run(recipe, runs).relative_to(runs))
+    def path(self, recipe: Recipe, runs: Path) -> Path:
+        return study_run(recipe, runs)
 
     def done(self, recipe: Recipe, runs: Path) -> bool:
-        run = Run(study_run(recipe, runs))
+        run = Run(self.path(recipe, runs))
         return run.exists and run.finished
 
     def do(self, recipe: Recipe, runs: Path) -> CellRow:
         """A finished run is only read, so its device and images need not be here."""
-        path = study_run(recipe, runs)
+        path = self.path(recipe, runs)
         if not self.done(recipe, runs):
-            _wait_for_unlock(path)
+            if path.is_dir():  # a process of a grid that was killed may still save its run
+                with Run(path).locked(SAVE_SECONDS):
+                    pass
             train(start_run(recipe, path.parent))
         run = open_run(path)
         if run.matrix is None:
@@ -113,47 +117,30 @@ class TrainRun:
 TRAIN = TrainRun()
 
 
-def _wait_for_unlock(path: Path) -> None:
-    """Wait until a process of a grid that was killed has saved its run."""
-    if path.is_dir():
-        with Run(path).locked(SAVE_SECONDS):
-            pass
-
-
 def _evaluations(plan: Group) -> int:
     """Passes of an image in one step."""
-    if plan.order == "first":
-        return 3
-    two_points = plan.estimator == "spsa"
-    return 1 + plan.queries * (2 if two_points else 1)
+    return 3 if plan.order == "first" else 1 + plan.queries * (2 if plan.estimator == "spsa" else 1)
 
 
 # -- measuring -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class MeasureCost:
+class MeasureCost(Job):
     """Measure what a step of the recipe costs. A timing, once measured, is kept."""
 
     steps: int = 5  # timed
     task: int = 1
 
-    needs: ClassVar[Job | None] = None
     alone: ClassVar[bool] = True
 
-    def name(self, recipe: Recipe, runs: Path) -> str:
-        return self._file(recipe, runs).name
-
-    def _file(self, recipe: Recipe, runs: Path) -> Path:
+    def path(self, recipe: Recipe, runs: Path) -> Path:
         values = lasting_values(recipe)
         values["training"] = {key: value for key, value in values["training"].items() if key not in NOT_COST}
         return cost_file(recipe, runs, {"recipe": values, **asdict(self)})
 
-    def done(self, recipe: Recipe, runs: Path) -> bool:
-        return self._file(recipe, runs).is_file()
-
     def do(self, recipe: Recipe, runs: Path) -> CellRow:
-        path = self._file(recipe, runs)
+        path = self.path(recipe, runs)
         if not path.is_file():
             made_with = environment(pick_device(recipe.training.device))
             content = {
@@ -177,25 +164,17 @@ class MeasureCost:
 
 
 @dataclass(frozen=True)
-class MeasureFlatness:
+class MeasureFlatness(Job):
     """Measure Φ of the recipe's run after each of its tasks, which it must keep."""
 
     settings: FlatnessSettings
 
     needs: ClassVar[Job | None] = TRAIN
-    alone: ClassVar[bool] = False
     kind: ClassVar[Measurement] = "flatness"  # what the run folder and a row have it under
-    relevant: ClassVar[tuple[str, ...]] = (
-        "over",
-        "rho",
-        "images",
-        "split",
-        "rows",
-        "every",
-    )  # settings that Φ depends on
+    relevant: ClassVar[tuple[str, ...]] = ("over", "rho", "images", "split", "rows", "every")  # that Φ depends on
 
-    def name(self, recipe: Recipe, runs: Path) -> str:
-        return str(Run(study_run(recipe, runs)).measurement_file(self.kind).relative_to(runs))
+    def path(self, recipe: Recipe, runs: Path) -> Path:
+        return Run(study_run(recipe, runs)).measurement_file(self.kind)
 
     def done(self, recipe: Recipe, runs: Path) -> bool:
         return TRAIN.done(recipe, runs) and self._result(study_run(recipe, runs)) is not None

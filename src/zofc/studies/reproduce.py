@@ -16,6 +16,7 @@ from zofc.report.grid import Grid
 from zofc.runfolder import ready_to_write, write_atomic
 from zofc.studies import export, figures, tables
 from zofc.studies.catalogue import Study
+from zofc.studies.displays import DISPLAYS, SET_TITLES
 from zofc.studies.grid import Cell, run_grid
 from zofc.studies.jobs import TRAIN, CellRow
 from zofc.studies.scale import Scale
@@ -113,7 +114,7 @@ def _write(plan: Plan, study: Study, rows: Sequence[CellRow], folder: Path) -> G
     grid = tables.table(study, scale, rows, columns, plan.changes)
     write_atomic(folder / "table.md", grid.markdown())
     write_atomic(folder / "table.csv", export.as_csv(study.name, scale, tables.numbers(study, rows, columns)))
-    write_atomic(folder / "table.tex", export.as_latex(grid, columns, tables.measures(study)))
+    write_atomic(folder / "table.tex", export.as_latex(grid, columns, DISPLAYS[study.shows].columns))
     charts = draw_study(study, scale, rows, columns)
     drawn = [path for name, chart in charts for path in figures.save_chart(chart, folder / name)]
     for old in (path for form in figures.FORMATS for path in folder.glob(f"*.{form}")):
@@ -146,7 +147,7 @@ def _charts(study: Study, scale: Scale, rows: Sequence[CellRow], setting: str) -
             mine = [row for row in rows if row["line"] in titles]
             yield f"{setting}-{panel.name}", figures.accuracy_chart(f"{study.title}, {panel.says} {where}", mine)
     elif study.shows == "flatness":
-        for over, words in tables.SET_TITLES.items():
+        for over, words in SET_TITLES.items():
             title = f"{study.title}, {words} {where}"
             yield f"{setting}-{over.replace('+', '-')}", figures.flatness_chart(title, rows, over, scale.flatness.rho)
     elif study.shows == "curvature":
