@@ -30,9 +30,10 @@ from zofc.studies import export, figures, jobs, reproduce, tables
 from zofc.studies import forecast as forecasts
 from zofc.studies.catalogue import STUDIES, Study, get_study
 from zofc.studies.displays import ACCURACY_COLUMNS, DISPLAYS
-from zofc.studies.forecast import describe_reasons, forecast
+from zofc.studies.forecast import forecast
 from zofc.studies.scale import LIKE, SCALES, SMALL_RATES, get_scale
 from zofc.studies.settings import OUR_SETTINGS, PAPERS, SETTINGS
+from zofc.studies.tables import describe_reasons
 from zofc.training.resolve import build_stream, check_recipe
 
 PAPER = get_scale("paper")
@@ -110,7 +111,7 @@ def test_a_scaled_recipe_is_valid_and_carries_no_printed_number(name: str) -> No
     for cell in get_study("main-table").cells(scale, [1993], PAPERS, []):
         check_recipe(cell.recipe)
         assert cell.recipe.paper is None
-        assert cell.recipe.data.per_class == scale.per_class
+        assert f"data.per_class={cell.recipe.data.per_class}" in scale.changes
         for group, group_plan in load_recipe(cell.recipe.name).optimize.items():
             head, module = scale.own_rates.get(cell.recipe.name.split("/")[0], (10, 10))
             scaled, factor = cell.recipe.optimize[group], head if group == "head" else module
@@ -723,7 +724,7 @@ def test_nothing_in_a_picture_lies_over_anything_else() -> None:
     rows = [{"line": title, "seed": seed, "flatness": {"peft": [(2, 0.1 * seed), (3, 0.2)]}}
             for title in ("Adapter + Cls., FO", "ZO-FC") for seed in (1, 2)]  # fmt: skip
     title = "Flatness of the old tasks' loss, first and zeroth order, over the adapter alone (imagenet-r-inc5, paper)"
-    chart = figures.flatness_chart(title, rows, "peft", 0.005)
+    chart = replace(figures.flatness_chart(rows, "peft", 0.005), title=title)
     first = chart.curves[0]
     assert (first.label, first.x) == ("Adapter + Cls., FO", (2, 3))
     assert first.y == (pytest.approx(0.15), 0.2) and first.spread == (pytest.approx(0.1 / 2**0.5), 0.0)
@@ -743,7 +744,7 @@ def test_nothing_in_a_picture_lies_over_anything_else() -> None:
 
 def test_a_method_has_one_colour_under_either_order_and_no_two_methods_look_alike() -> None:
     def looks(*lines: str) -> dict[str, tuple[str, str]]:
-        chart = figures.accuracy_chart("title", [{"line": line, "over_time": [80.0, 60.0]} for line in lines])
+        chart = figures.accuracy_chart([{"line": line, "over_time": [80.0, 60.0]} for line in lines])
         for line, curve in zip(picture(chart).axes[0].get_lines(), chart.curves, strict=True):
             zeroth = curve.label.endswith(", ZO")
             assert (line.get_linestyle() == "--") == (line.get_markerfacecolor() == "white") == zeroth
@@ -777,7 +778,7 @@ def test_the_first_and_the_last_task_have_a_tick(tasks: range, expected: list[in
 def test_what_trains_nothing_is_a_level_beside_the_points_of_the_trade_off() -> None:
     rows = [{"line": "SimpleCIL", "all_classes": 36.0, "steps": 0, "peak_memory": 1},
             {"line": "ZO-FC", "all_classes": 31.0, "steps": 9, "peak_memory": 2**30}]  # fmt: skip
-    chart = figures.trade_off_chart("title", rows)
+    chart = figures.trade_off_chart(rows)
     level, point = chart.curves
     assert (point.label, point.x, point.y) == ("ZO-FC", (1.0,), (31.0,))
     assert level.level and (level.label, level.y) == ("SimpleCIL (no steps)", (36.0,))
@@ -788,7 +789,7 @@ def test_what_trains_nothing_is_a_level_beside_the_points_of_the_trade_off() -> 
 def test_first_and_zeroth_order_are_drawn_apart_by_kind_of_classifier() -> None:
     study = get_study("fo-vs-zo-curves")
     rows = [{"line": line.title, "setting": "cifar100-inc5", "over_time": [80.0, 60.0]} for line in study.lines]
-    found = dict(reproduce.draw_study(study, PAPER, rows, ["cifar100-inc5"]))
+    found = dict(figures.draw_study(study, PAPER, rows, ["cifar100-inc5"]))
     assert {name: len(chart.curves) for name, chart in found.items()} == {
         "cifar100-inc5-prototypes": 5, "cifar100-inc5-learned": 12,
     }  # fmt: skip

@@ -79,7 +79,8 @@ def reproduce(
 def _print_plan(cells: dict[str, Cell], workers: int) -> None:
     """The unfinished cells, those that would be refused, and how long the others take; status 1 if none of them can be
     run."""
-    from zofc.studies.forecast import describe_reasons, forecast
+    from zofc.studies.forecast import forecast
+    from zofc.studies.tables import describe_reasons
     from zofc.units import format_duration
 
     rows = [[str(cell.labels[key]) for key in ("line", "setting", "seed")] for cell in cells.values()]

@@ -10,7 +10,6 @@ from zofc import paper
 from zofc.errors import RecipeError, nearest
 from zofc.methods import method_class
 from zofc.recipe import Recipe, change_recipe, load_recipe, recipe_names
-from zofc.studies import settings
 from zofc.studies.grid import Cell
 from zofc.studies.jobs import TRAIN, Job, MeasureCost, MeasureCurvature, MeasureFlatness
 from zofc.studies.scale import Scale
@@ -97,7 +96,7 @@ class Study:
 
     def columns(self, datasets: Sequence[str]) -> list[str]:
         """The settings of the study that use these data sets."""
-        return settings.chosen(self.settings, datasets)
+        return [name for name in self.settings if SETTINGS[name].dataset in datasets]
 
     def _recipe(self, line: StudyLine, setting: str, scale: Scale, seed: int, changes: Sequence[str]) -> Recipe:
         there = SETTINGS[setting]
@@ -129,14 +128,12 @@ def _loaded(name: str, changes: tuple[str, ...]) -> Recipe:
 
 
 def _printed_lines(table: str) -> tuple[StudyLine, ...]:
-    labels = paper.tables()[table]["labels"]
-    families = {row: row.replace("coda-prompt", "coda") for row in paper.tables()[table]["rows"]}
-    return tuple(StudyLine(_title(row, labels[row]), family, printed=row) for row, family in families.items())
-
-
-def _title(row: str, label: str) -> str:
-    order, label = {"-fo": ", FO", "-zo": ", ZO"}, label.removesuffix(" (Ours)")
-    return next((label + words for end, words in order.items() if row.endswith(end)), label)
+    lines, endings = [], {"-fo": ", FO", "-zo": ", ZO"}
+    for row in paper.tables()[table]["rows"]:
+        label = paper.tables()[table]["labels"][row].removesuffix(" (Ours)")
+        title = label + endings.get(row[-3:], "")
+        lines.append(StudyLine(title, row.replace("coda-prompt", "coda"), printed=row))
+    return tuple(lines)
 
 
 INC5 = ("cifar100-inc5", "imagenet-r-inc5")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -11,7 +11,10 @@ from zofc.metrics import mean_and_spread
 from zofc.report.draw_matplotlib import encode, picture
 from zofc.report.drawing import GREY, INK, Axis, Chart, Curve, CurveStyle
 from zofc.runfolder import write_atomic
+from zofc.studies.catalogue import Study
+from zofc.studies.displays import SET_TITLES
 from zofc.studies.jobs import CellRow
+from zofc.studies.scale import Scale
 from zofc.units import GIB
 
 METHOD_ORDER = (  # in the order of their styles, the same in every figure
@@ -20,31 +23,51 @@ METHOD_ORDER = (  # in the order of their styles, the same in every figure
 )  # fmt: skip
 OURS = "ZO-FC"  # in black
 FORMATS = ("png", "pdf", "html")
-TASK_AXIS = Axis("tasks learned", whole=True)
 TaskValues = Iterable[tuple[int, float | None]]  # after which task, and the value there
 
 
-def accuracy_chart(title: str, rows: Sequence[CellRow]) -> Chart:
+def draw_study(
+    study: Study, scale: Scale, rows: Sequence[CellRow], settings: Sequence[str]
+) -> Iterator[tuple[str, Chart]]:
+    """A study's figures, each of one setting, with the names of their files."""
+    for setting in settings:
+        here = [row for row in rows if row["setting"] == setting]
+        for name, subject, chart in _charts(study, scale, here):
+            title = f"{study.title}{subject} ({setting}, scale {scale.label})"
+            if any(not curve.level for curve in chart.curves):
+                yield setting + name, replace(chart, title=title)
+
+
+def _charts(study: Study, scale: Scale, rows: Sequence[CellRow]) -> Iterator[tuple[str, str, Chart]]:
+    """Charts with the ends of their files' names and of their titles."""
+    if study.shows == "trade-off":
+        yield "", "", trade_off_chart(rows)
+    elif study.shows == "curves" and not study.panels:
+        yield "", "", accuracy_chart(rows)
+    elif study.shows == "curves":
+        for panel in study.panels:
+            titles = {line.title for line in panel.lines}
+            yield f"-{panel.name}", f", {panel.says}", accuracy_chart([row for row in rows if row["line"] in titles])
+    elif study.shows == "flatness":
+        for over, words in SET_TITLES.items():
+            yield f"-{over.replace('+', '-')}", f", {words}", flatness_chart(rows, over, scale.flatness.rho)
+    elif study.shows == "curvature":
+        y = "largest eigenvalue of the old tasks' Hessian (nats / distance²)"
+        yield "", "", _over_tasks(y, rows, _largest_eigenvalues)
+
+
+def accuracy_chart(rows: Sequence[CellRow]) -> Chart:
     """Accuracy on all classes seen after each task, by method."""
-    y = Axis("accuracy on all classes seen (%)")
-    return _over_tasks(title, y, rows, lambda row: enumerate(row["over_time"], 1))
+    return _over_tasks("accuracy on all classes seen (%)", rows, lambda row: enumerate(row["over_time"], 1))
 
 
-def flatness_chart(title: str, rows: Sequence[CellRow], over: str, rho: float) -> Chart:
+def flatness_chart(rows: Sequence[CellRow], over: str, rho: float) -> Chart:
     """Φ of the old tasks' loss after each task, by method."""
-    y = Axis(f"Φ of the old tasks' loss at ρ = {rho:g} (1 / distance)")
-    return _over_tasks(title, y, rows, lambda row: row["flatness"].get(over) or ())
+    y = f"Φ of the old tasks' loss at ρ = {rho:g} (1 / distance)"
+    return _over_tasks(y, rows, lambda row: row["flatness"].get(over) or ())
 
 
-def curvature_chart(title: str, rows: Sequence[CellRow], over: str) -> Chart:
-    """The largest eigenvalue of the old tasks' Hessian, by method."""
-    y = Axis("largest eigenvalue of the old tasks' Hessian (nats / distance²)")
-    return _over_tasks(
-        title, y, rows, lambda row: [(state["task"], state["largest"]) for state in row["curvature"].get(over) or ()]
-    )
-
-
-def trade_off_chart(title: str, rows: Sequence[CellRow]) -> Chart:
+def trade_off_chart(rows: Sequence[CellRow]) -> Chart:
     """Peak memory of a step against the accuracy on all classes at the end: a point for each method, and a level for
     what trains nothing."""
     points, levels = [], []
@@ -56,7 +79,7 @@ def trade_off_chart(title: str, rows: Sequence[CellRow]) -> Chart:
         else:
             levels.append(Curve(f"{name} (no steps)", (), (value,), CurveStyle(GREY, "dot"), level=True))
     x, y = Axis("peak memory of a training step (GiB)"), Axis("accuracy on all classes at the end (%)")
-    return Chart(x, y, (*levels, *_styled(points)), title, joined=False)
+    return Chart(x, y, (*levels, *_styled(points)), joined=False)
 
 
 def save_chart(chart: Chart, stem: Path) -> list[Path]:
@@ -69,7 +92,7 @@ def save_chart(chart: Chart, stem: Path) -> list[Path]:
     return paths
 
 
-def _over_tasks(title: str, y: Axis, rows: Sequence[CellRow], read: Callable[[CellRow], TaskValues]) -> Chart:
+def _over_tasks(y: str, rows: Sequence[CellRow], read: Callable[[CellRow], TaskValues]) -> Chart:
     """A curve for each method, the mean of its seeds after each task."""
     curves = []
     for name, mine in _by_line(rows).items():
@@ -80,7 +103,11 @@ def _over_tasks(title: str, y: Axis, rows: Sequence[CellRow], read: Callable[[Ce
         if values:
             means, spreads = zip(*map(_mean, values.values()), strict=True)
             curves.append(Curve(name, tuple(values), means, CurveStyle(INK), spreads if any(spreads) else ()))
-    return Chart(TASK_AXIS, y, _styled(curves), title)
+    return Chart(Axis("tasks learned", whole=True), Axis(y), _styled(curves))
+
+
+def _largest_eigenvalues(row: CellRow) -> TaskValues:
+    return [(state["task"], state["largest"]) for state in row["curvature"].get("peft") or ()]
 
 
 def _by_line(rows: Sequence[CellRow]) -> dict[str, list[CellRow]]:

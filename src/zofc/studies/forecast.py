@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,7 +13,6 @@ from zofc.errors import ZofcError
 from zofc.model.backbone import PRECISIONS, load_backbone
 from zofc.recipe import Recipe
 from zofc.studies.grid import Cell
-from zofc.studies.tables import some
 from zofc.training.device import pick_device
 from zofc.training.resolve import check_recipe
 
@@ -50,12 +49,6 @@ def forecast(cells: Sequence[Cell], workers: int = 1) -> Forecast:
                 shared.append(seconds)
     found.seconds = max(max(shared), sum(shared) / workers) + alone
     return found
-
-
-def describe_reasons(reasons: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Each reason with the cells that it is about."""
-    for why, cells in reasons.items():
-        yield f"{some(cells)}: {why}"
 
 
 def _speed(recipe: Recipe, known: dict[tuple[str, ...], float | ZofcError]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,12 +11,11 @@ from pathlib import Path
 import zofc
 from zofc.analysis.task_start import OnProgress
 from zofc.errors import RecipeError
-from zofc.report.drawing import Chart
 from zofc.report.grid import Grid
 from zofc.runfolder import ready_to_write, write_atomic
 from zofc.studies import export, figures, tables
 from zofc.studies.catalogue import Study
-from zofc.studies.displays import DISPLAYS, SET_TITLES
+from zofc.studies.displays import DISPLAYS
 from zofc.studies.grid import Cell, run_grid
 from zofc.studies.jobs import TRAIN, CellRow
 from zofc.studies.scale import Scale
@@ -87,15 +86,11 @@ def run_plan(plan: Plan, out: Path, workers: int, on_progress: OnProgress) -> di
     for cell, row in run_grid(list(distinct.values()), plan.runs, workers):
         rows[names[id(cell)]] = row
         on_progress(f"[{len(rows)}/{len(distinct)}] {cell}: {cell.describe(row)}")
-    return {
-        study.name: _write(
-            plan,
-            study,
-            [{**rows[name], **cell.labels} for cell, name in wanted[study.name]],
-            output_folder(out, plan.scale) / study.name,
-        )
-        for study in plan.studies
-    }
+    grids = {}
+    for study in plan.studies:
+        own = [{**rows[name], **cell.labels} for cell, name in wanted[study.name]]
+        grids[study.name] = _write(plan, study, own, output_folder(out, plan.scale) / study.name)
+    return grids
 
 
 def output_folder(out: Path, scale: Scale) -> Path:
@@ -107,48 +102,17 @@ def _write(plan: Plan, study: Study, rows: Sequence[CellRow], folder: Path) -> G
     """A study's files, in place of those that were there, unless every run failed."""
     folder.mkdir(parents=True, exist_ok=True)
     scale, columns = plan.scale, study.columns(plan.datasets)
+    grid = tables.table(study, scale, rows, columns, plan.changes)
     if all("failed" in row for row in rows) and (folder / "rows.json").exists():
-        return tables.table(study, scale, rows, columns, plan.changes)
+        return grid
     about = {"study": study.name, "scale": scale.name, "fast": scale.fast, "says": scale.says, "zofc": zofc.__version__}
     write_atomic(folder / "rows.json", json.dumps({**about, "changes": plan.changes, "rows": rows}, indent=1) + "\n")
-    grid = tables.table(study, scale, rows, columns, plan.changes)
     write_atomic(folder / "table.md", grid.markdown())
     write_atomic(folder / "table.csv", export.as_csv(study.name, scale, tables.numbers(study, rows, columns)))
     write_atomic(folder / "table.tex", export.as_latex(grid, columns, DISPLAYS[study.shows].columns))
-    charts = draw_study(study, scale, rows, columns)
+    charts = figures.draw_study(study, scale, rows, columns)
     drawn = [path for name, chart in charts for path in figures.save_chart(chart, folder / name)]
     for old in (path for form in figures.FORMATS for path in folder.glob(f"*.{form}")):
         if old not in drawn:
             old.unlink()
     return grid
-
-
-def draw_study(
-    study: Study, scale: Scale, rows: Sequence[CellRow], columns: Sequence[str]
-) -> Iterator[tuple[str, Chart]]:
-    """A study's figures, each of one column, with the names of their files."""
-    for setting in columns:
-        mine = [row for row in rows if row["setting"] == setting]
-        for name, chart in _charts(study, scale, mine, setting):
-            if any(not curve.level for curve in chart.curves):
-                yield name, chart
-
-
-def _charts(study: Study, scale: Scale, rows: Sequence[CellRow], setting: str) -> Iterator[tuple[str, Chart]]:
-    where = f"({setting}, scale {scale.label})"
-    title = f"{study.title} {where}"
-    if study.shows == "trade-off":
-        yield setting, figures.trade_off_chart(title, rows)
-    elif study.shows == "curves" and not study.panels:
-        yield setting, figures.accuracy_chart(title, rows)
-    elif study.shows == "curves":
-        for panel in study.panels:
-            titles = {line.title for line in panel.lines}
-            mine = [row for row in rows if row["line"] in titles]
-            yield f"{setting}-{panel.name}", figures.accuracy_chart(f"{study.title}, {panel.says} {where}", mine)
-    elif study.shows == "flatness":
-        for over, words in SET_TITLES.items():
-            title = f"{study.title}, {words} {where}"
-            yield f"{setting}-{over.replace('+', '-')}", figures.flatness_chart(title, rows, over, scale.flatness.rho)
-    elif study.shows == "curvature":
-        yield setting, figures.curvature_chart(title, rows, "peft")

@@ -6,7 +6,6 @@ The paper's are settings of the shipped recipes. Ours take the recipes of one of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 PACS = ("data.source=parquet:pacs", "data.classes=7")
@@ -53,8 +52,3 @@ SETTINGS = {
 DATASETS = tuple(dict.fromkeys(setting.dataset for setting in SETTINGS.values()))
 PAPERS = ("cifar100", "imagenet-r", "domainnet")  # those that a study takes unless told otherwise
 OUR_SETTINGS = tuple(name for name, setting in SETTINGS.items() if setting.dataset not in PAPERS)
-
-
-def chosen(names: Sequence[str], datasets: Sequence[str]) -> list[str]:
-    """Those of the settings that are on these data sets."""
-    return [name for name in names if SETTINGS[name].dataset in datasets]

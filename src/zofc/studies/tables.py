@@ -114,24 +114,21 @@ def table(study: Study, scale: Scale, rows: StudyRows, settings: Sequence[str], 
         notes += [f"Not on {name}: {'; '.join(lines)} ({why})." for why, lines in study.left_out(name).items()]
     if changes:
         notes.append(f"Changed in every recipe: {' '.join(changes)}.")
-    return Grid(("", *heads), tuple(body), study.title, tuple(notes), tuple(_failures(rows)))
-
-
-def _failures(rows: StudyRows) -> list[str]:
-    """Each reason with the cells that failed for it."""
-    reasons: dict[str, list[str]] = {}
+    failures: dict[str, list[str]] = {}
     for row in rows:
         if "failed" in row:
-            where = f"{row['line']}, {row['setting']}, seed {row['seed']}"
-            reasons.setdefault(row["failed"], []).append(where)
-    return [f"{some(cells)} failed: {why}" for why, cells in reasons.items()]
+            cell = f"{row['line']}, {row['setting']}, seed {row['seed']}"
+            failures.setdefault(row["failed"], []).append(cell)
+    warnings = tuple(describe_reasons(failures, " failed"))
+    return Grid(("", *heads), tuple(body), study.title, tuple(notes), warnings)
 
 
-def some(names: Sequence[str], most: int = 5) -> str:
-    """All of them if they are few, else the first and how many others."""
-    if len(names) <= most + 1:
-        return "; ".join(names)
-    return f"{'; '.join(names[:most])} and {len(names) - most} others"
+def describe_reasons(reasons: Mapping[str, Sequence[str]], verb: str = "", most: int = 5) -> Iterator[str]:
+    """Each reason with the cells that it is about: all if they are few, else the first and the number of others."""
+    for why, cells in reasons.items():
+        few = len(cells) <= most + 1
+        names = "; ".join(cells) if few else f"{'; '.join(cells[:most])} and {len(cells) - most} others"
+        yield f"{names}{verb}: {why}"
 
 
 def _significant(value: float, digits: int = 3) -> str:
