@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ from zofc.errors import RunError
 from zofc.metrics import METRICS
 from zofc.report import figures, tables
 from zofc.report.drawing import COLOURS, DARK_COLOURS, Chart, CurveStyle, HeatMap
-from zofc.report.grid import Grid
-from zofc.report.labels import data_split, named, placement
+from zofc.report.labels import data_split, named
 from zofc.runfolder import Run, ready_to_write, write_atomic
 from zofc.runfolder.nested import flatten
 from zofc.units import NONE, format_duration
@@ -32,34 +31,8 @@ SHAPES = {  # the markers of the figures as paths around (16, 7)
 }
 
 
-@dataclass(frozen=True)
-class RunSection:
-    """What the page says about one run."""
-
-    label: str
-    swatch: Markup
-    folders: tuple[str, ...]  # several of what is a mean over seeds
-    status: str
-    finished: bool
-    about: str
-    times: tuple[Time, ...]
-    matrix: Grid
-    figure: str | None  # the id of its heat map
-    recipe: str
-    environment: dict[str, str]
-
-
-@dataclass(frozen=True)
-class Time:
-    """Seconds, in words and as a share of the longest of the page."""
-
-    text: str
-    seconds: float | None
-    share: float
-
-
 def write_report(records: Sequence[Run], path: str | Path, title: str = "Class-incremental runs") -> Path:
-    """Write the page to `path`, whole or not at all."""
+    """Write the page to `path` atomically."""
     if not records:
         raise RunError("no runs to report on")
     path = Path(path)
@@ -69,8 +42,8 @@ def write_report(records: Sequence[Run], path: str | Path, title: str = "Class-i
 
 
 def render(records: Sequence[Run], title: str) -> str:
-    """The page as text. Every word from a run passes through autoescape, every figure through `tojson`."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # here, for other commands start without them
+    """The page as text. All text from runs passes through autoescape, every figure through `tojson`."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # not at the top: slow to import
     from plotly.offline import get_plotlyjs
 
     from zofc.report.draw_plotly import HEAT_COLOURS
@@ -86,7 +59,7 @@ def render(records: Sequence[Run], title: str) -> str:
     flatness = {f"flatness-{number}": chart for number, chart in enumerate(figures.flatness_over_tasks(records))}
     return environment.get_template("page.html.j2").render(
         title=title,
-        sections=_sections(records),
+        sections=list(_sections(records)),
         runs=sum(len(record.paths) for record in records),
         summary=summary,
         compare=replace(compare, warnings=tuple(w for w in compare.warnings if w not in summary.warnings)),
@@ -94,7 +67,7 @@ def render(records: Sequence[Run], title: str) -> str:
         metrics=list(METRICS.values()),
         flatness=flatness,
         radii=sorted({row.rho for record in records for row in record.flatness if row.rho is not None}),
-        data={"runs": _runs(records), "figures": _figures(records, flatness)},
+        data={"runs": list(_runs(records)), "figures": _figures(records, flatness)},
         light=COLOURS,
         dark=DARK_COLOURS,
         scale=HEAT_COLOURS,
@@ -108,35 +81,26 @@ def _ours(name: str) -> str:
     return files("zofc.report").joinpath(name).read_text("utf-8")
 
 
-def _sections(records: Sequence[Run]) -> list[RunSection]:
+def _sections(records: Sequence[Run]) -> Iterator[dict[str, Any]]:
+    """The values of the template for each run."""
     spent = [(record.train_seconds, record.evaluate_seconds) for record in records]
-    longest = max((value for pair in spent for value in pair if value is not None), default=0.0)
-    return [
-        RunSection(
-            label=label,
-            swatch=_swatch(number),
-            folders=tuple(map(str, record.paths)),
-            status=record.status,
-            finished=record.finished,
-            about=f"{_about(record)}; {data_split(record)}",
-            times=tuple(
-                Time(format_duration(value), value, (value or 0.0) / (longest or 1.0)) for value in spent[number]
-            ),
-            matrix=replace(tables.matrix_table(record), warnings=()),  # these stand below the summary
-            figure=f"matrix-{number}" if record.matrix else None,
-            recipe=yaml.safe_dump(dict(record.settings), sort_keys=False, allow_unicode=True),
-            environment={key: str(value) for key, value in flatten(record.environment).items()},
-        )
-        for number, label, record in named(records)
-    ]
-
-
-def _about(record: Run) -> str:
-    return f"{tables.method_label(record)}: {placement(record)}"
+    longest = max((value for pair in spent for value in pair if value is not None), default=0.0) or 1.0
+    for number, label, record in named(records):
+        yield {
+            "run": record,
+            "number": number,
+            "label": label,
+            "swatch": _swatch(number),
+            "about": f"{tables.method_and_placement(record)}; {data_split(record)}",
+            "times": [(format_duration(value), value, (value or 0.0) / longest) for value in spent[number]],
+            "matrix": replace(tables.matrix_table(record), warnings=()),  # these stand below the summary
+            "recipe": yaml.safe_dump(dict(record.settings), sort_keys=False, allow_unicode=True),
+            "environment": {key: str(value) for key, value in flatten(record.environment).items()},
+        }
 
 
 def _swatch(run: int) -> Markup:
-    """A bit of the run's line with its marker, as the figures draw it."""
+    """A sample of the run's line with its marker, as in the figures."""
     style = CurveStyle.of(run)
     return Markup(
         '<svg class="swatch" viewBox="0 0 32 14" width="32" height="14" aria-hidden="true" style="color:{}">'
@@ -145,27 +109,23 @@ def _swatch(run: int) -> Markup:
     ).format(f"var(--run-{run % len(COLOURS)})", STROKES[style.dash], SHAPES[style.marker])
 
 
-def _runs(records: Sequence[Run]) -> list[dict[str, Any]]:
-    """What pointing at a run shows and the field finds: its recipe in short, first what all recipes have, then where
-    these differ."""
+def _runs(records: Sequence[Run]) -> Iterator[dict[str, Any]]:
+    """What a tooltip of a run shows and the search field finds: the main settings, then those in which runs differ."""
     differing = tables.settings_table(records).rows if len(records) > 1 else ()
-    found = []
+    main = ("seed", "backbone.name", "data.source", "data.increment", "data.by", "method.name")
     for number, label, record in named(records):
         recipe = [
-            ("method", _about(record)),
+            ("method", tables.method_and_placement(record)),
             ("data", f"{data_split(record)}, {record.tasks_total or '?'} tasks"),
             ("backbone", str(record.setting("backbone.name"))),
             ("seed", str(record.setting("seed"))),
         ]
-        said = ("seed", "backbone.name", "data.source", "data.increment", "data.by", "method.name")
-        own = [(row[0], row[1 + number]) for row in differing if row[0] not in said and row[1 + number] != NONE]
-        found.append({"label": label, "recipe": [*recipe, *own]})
-    return found
+        recipe += [(row[0], row[1 + number]) for row in differing if row[0] not in main and row[1 + number] != NONE]
+        yield {"label": label, "recipe": recipe}
 
 
 def _figures(records: Sequence[Run], flatness: Mapping[str, Chart]) -> dict[str, Any]:
-    """Every figure by the id of its place on the page, as plotly.js reads it; those with nothing to show are left
-    out."""
+    """Every figure that is not empty, by its id on the page, as plotly.js reads it."""
     from zofc.report.draw_plotly import page_figure
 
     charts = {

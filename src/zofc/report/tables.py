@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,42 +39,39 @@ def method_label(record: Run) -> str:
     return str(record.setting("method.name") or "?") + (f" ({words})" if words else "")
 
 
-# -- what is shown -------------------------------------------------------------------------------------------
+def method_and_placement(record: Run) -> str:
+    """The method and the order of each group of parameters."""
+    return f"{method_label(record)}: {placement(record)}"
+
+
+def _trained(record: Run) -> int | None:
+    """The number of trained parameters, all groups together."""
+    return None if record.trainable is None else sum(record.trainable.values())
+
+
+COSTS: dict[str, tuple[Callable[[Any], str], Callable[[Run], float | None]]] = {
+    "peak memory": (format_bytes, lambda record: record.peak_memory),
+    "train time": (format_duration, lambda record: record.train_seconds),
+    "trained parameters": (format_count, _trained),
+}
+
+
+# -- tables ----------------------------------------------------------------------------------------------------
 
 
 def summary_table(records: Sequence[Run]) -> Grid:
     """One row a run: its data where they differ, placement, accuracies, cost."""
     data = len({data_split(record) for record in records}) > 1
-    headers = ("run", *["data"] * data, "method and placement", *(_heading(name) for name in SUMMARY_METRICS))
-    rows = tuple(
-        (
-            label,
-            *[data_split(record)] * data,
-            f"{method_label(record)}: {placement(record)}",
-            *(_score(record, name) for name in SUMMARY_METRICS),
-            format_bytes(record.peak_memory),
-            format_duration(record.train_seconds),
-            format_count(_trained(record)),
-        )
-        for label, record in zip(labels(records), records, strict=True)
-    )
-    keys = tuple(
-        (
-            *(record.scores[name] for name in SUMMARY_METRICS),
-            record.peak_memory,
-            record.train_seconds,
-            _trained(record),
-        )
-        for record in records
-    )
-    return Grid(
-        (*headers, "peak memory", "train time", "trained parameters"),
-        rows,
-        notes=_means(records),
-        warnings=_cautions(records),
-        names=2 + data,
-        keys=keys,
-    )
+    headers = ("run", *["data"] * data, "method and placement", *map(_heading, SUMMARY_METRICS), *COSTS)
+    rows, keys = [], []
+    for label, record in zip(labels(records), records, strict=True):
+        costs = [(form, value(record)) for form, value in COSTS.values()]
+        scores = [_score(record, name) for name in SUMMARY_METRICS]
+        about = label, *[data_split(record)] * data, method_and_placement(record)
+        rows.append((*about, *scores, *(form(value) for form, value in costs)))
+        keys.append((*(record.scores[name] for name in SUMMARY_METRICS), *(value for _, value in costs)))
+    notes, warnings = _means(records), _cautions(records)
+    return Grid(headers, tuple(rows), notes=notes, warnings=warnings, names=2 + data, keys=tuple(keys))
 
 
 def matrix_table(record: Run) -> Grid:
@@ -97,7 +94,7 @@ def matrix_table(record: Run) -> Grid:
 
 def _learned(record: Run) -> Grid:
     rows = ((str(number), ", ".join(names)) for number, names in enumerate(record.learned, 1))
-    made = f"{method_label(record)}: {placement(record)}; backbone {record.setting('backbone.name')}"
+    made = f"{method_and_placement(record)}; backbone {record.setting('backbone.name')}"
     title = f"{record.title}: a saved model ({made}) of {sum(map(len, record.learned))} classes"
     notes = ("Measure it on images: zofc evaluate; name their classes: zofc predict.",)
     return Grid(("task", "classes"), tuple(rows), title, notes, names=2)
@@ -117,11 +114,10 @@ def comparison_table(records: Sequence[Run]) -> Grid:
     rows = [row for row in about if row not in shared]
     rows.append(("tasks", *(f"{record.tasks_done} of {record.tasks_total or '?'}" for record in records)))
     rows += [(_heading(name), *(_score(record, name) for record in records)) for name in METRICS]
-    rows += [
-        ("peak memory", *(format_bytes(record.peak_memory) for record in records)),
-        ("train time", *(format_duration(record.train_seconds) for record in records)),
-        ("trained parameters", *(_by_group(record.trainable) for record in records)),
-    ]
+    for cost in ("peak memory", "train time"):
+        form, value = COSTS[cost]
+        rows.append((cost, *(form(value(record)) for record in records)))
+    rows.append(("trained parameters", *(_by_group(record.trainable) for record in records)))
     notes = ["The same in all: " + "; ".join(f"{name} {value}" for name, value, *_ in shared) + "."] if shared else []
     grid = Grid(("", *labels(records)), tuple(rows), notes=(*notes, *means), warnings=_cautions(records))
     return _beside_paper(grid, records) if any(record.setting("paper") for record in records) else grid
@@ -150,11 +146,6 @@ def _means(records: Sequence[Run]) -> tuple[str, ...]:
     return (words,) if any(record.spreads for record in records) else ()
 
 
-def _trained(record: Run) -> int | None:
-    """The number of trained parameters, all groups together."""
-    return None if record.trainable is None else sum(record.trainable.values())
-
-
 def _by_group(groups: Mapping[str, int] | None) -> str:
     return NONE if groups is None else ", ".join(f"{group} {n:,}" for group, n in groups.items()) or "0"
 
@@ -181,15 +172,6 @@ def _cautions(records: Sequence[Run]) -> tuple[str, ...]:
 # -- the paper's numbers -------------------------------------------------------------------------------------
 
 
-def _printed(record: Run) -> dict[str, float]:
-    """The numbers the paper prints for what this recipe reproduces, under the paper's words; ZofcError if
-    unknown."""
-    from zofc.paper import printed
-
-    paper = record.setting("paper")
-    return printed(str(paper["table"]), str(paper["row"]), str(paper["column"])) if paper else {}
-
-
 def unlike_paper(record: Run) -> list[str]:
     """How a run's backbone and data differ from the paper's, which makes its numbers not comparable."""
     found = []
@@ -204,29 +186,26 @@ def unlike_paper(record: Run) -> list[str]:
     column = str(record.setting("paper.column"))
     if "-inc" in column and split != column:
         found.append(f"data split {split} instead of {column}")
-    for key, words in SLICES.items():
-        value = record.setting(f"data.{key}")
-        if value:
-            found.append(words.format(value))
-    return found
+    values = {key: record.setting(f"data.{key}") for key in SLICES}
+    return found + [SLICES[key].format(value) for key, value in values.items() if value]
 
 
 def _beside_paper(grid: Grid, records: Sequence[Run]) -> Grid:
     """The comparison, with the paper's printed numbers and ours minus them below it."""
-    from zofc.paper import metric_names
+    from zofc.paper import metric_names, printed
 
-    warnings = list(grid.warnings)
+    warnings, papers = list(grid.warnings), [record.setting("paper") or {} for record in records]
     known: list[dict[str, float]] = []
-    for label, record in zip(labels(records), records, strict=True):
+    for label, record, paper in zip(labels(records), records, papers, strict=True):
         try:
-            known.append(_printed(record))
+            known.append(printed(*(str(paper[key]) for key in ("table", "row", "column"))) if paper else {})
         except ZofcError as error:
             known.append({})
             warnings.append(f"{label}: {error}.")
-        if record.setting("paper") and (apart := unlike_paper(record)):
-            warnings.append(f"{label} is not in the paper's setting: {'; '.join(apart)}.")
-    papers = [record.setting("paper") or {} for record in records]
+        if paper and (differences := unlike_paper(record)):
+            warnings.append(f"{label} is not in the paper's setting: {'; '.join(differences)}.")
     rows = [("reproduces", *(", ".join(map(str, paper.values())) for paper in papers))]
+    notes, formal = list(grid.notes), metric_names("formal")
     for word, name in metric_names("printed").items():
         ours = [record.scores[name] if record.finished else None for record in records]
         theirs = [numbers.get(word) for numbers in known]
@@ -234,12 +213,6 @@ def _beside_paper(grid: Grid, records: Sequence[Run]) -> Grid:
         for heading, words in (("paper's", map(format_percent, theirs)), ("ours − paper's", map(format_signed, gaps))):
             cells = (cell if paper else "" for cell, paper in zip(words, papers, strict=True))
             rows.append((f"{heading} {word}{MARKS[word]}", *cells))
-    notes = (*grid.notes, *_footnotes(metric_names("printed"), metric_names("formal")))
-    return replace(grid, rows=(*grid.rows, *rows), notes=notes, warnings=tuple(warnings))
-
-
-def _footnotes(printed: Mapping[str, str], formal: Mapping[str, str]) -> Iterator[str]:
-    """Which of our metrics each of the paper's words stands for, in its tables and in its formulas."""
-    for word, name in printed.items():
         other = "" if formal[word] == name else f"; its appendix A defines it as our {METRICS[formal[word]].label}"
-        yield f"{MARKS[word]} {word} as the paper's tables print it is our {METRICS[name].label}{other}."
+        notes.append(f"{MARKS[word]} {word} as the paper's tables print it is our {METRICS[name].label}{other}.")
+    return replace(grid, rows=(*grid.rows, *rows), notes=tuple(notes), warnings=tuple(warnings))
