@@ -38,6 +38,10 @@ from zofc.data.glyphs import draw_numbered
 from zofc.model.backbone import GEOMETRY
 
 WEIGHTS = Path(__file__).resolve().parents[1] / "src" / "zofc" / "model" / "weights" / "embedded.safetensors"
+HYPERPARAMETERS = {
+    "seed": 1993, "epochs": 60, "batch-size": 512, "lr": 1e-3, "weight-decay": 0.05, "patch": 16, "width": 192,
+    "depth": 6, "heads": 3, "drop-path": 0.05,
+}  # fmt: skip
 BENCHMARK_SEED = 1993  # of the images and of the class order, as in the recipes
 BENCHMARK_STYLE = DEFAULT.partition("@")[0]
 BENCHMARK_STRENGTHS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -138,14 +142,12 @@ def measure_frozen(
     specs += [name for name in STYLES if name not in ("clean", BENCHMARK_STYLE)]
     table: dict[str, dict[str, float]] = {}
     for spec in specs:
-        split: dict[str, Tensor] = {}
+        split = []
         for name, images in (("train", options.shots), ("test", options.test_per_class)):
             drawn, _ = draw_images(pool, characters, style(spec), name, BENCHMARK_SEED, images, everyone)
-            split[name] = features(vit, drawn, device).reshape(len(characters), images, -1)
-        table[spec] = {
-            str(classes): class_mean_accuracy(split["train"], split["test"], classes, device)
-            for classes in options.classes
-        }
+            split.append(features(vit, drawn, device).reshape(len(characters), images, -1))
+        train, test = split
+        table[spec] = {str(classes): class_mean_accuracy(train, test, classes, device) for classes in options.classes}
     return table
 
 
@@ -166,19 +168,11 @@ def arguments() -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=WEIGHTS)
-    parser.add_argument("--seed", type=int, default=1993)
+    for name, default in HYPERPARAMETERS.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default, help="default: %(default)s")
     parser.add_argument("--per-class", type=int, default=200, help="training images of each character")
     parser.add_argument("--characters", type=int, default=None, help="only the first so many, for a trial")
     parser.add_argument("--strength", type=float, default=0.0, help=f"of {BENCHMARK_STYLE} in pre-training")
-    parser.add_argument("--epochs", type=int, default=60)
-    parser.add_argument("--batch-size", type=int, default=512)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--weight-decay", type=float, default=0.05)
-    parser.add_argument("--patch", type=int, default=16)
-    parser.add_argument("--width", type=int, default=192)
-    parser.add_argument("--depth", type=int, default=6)
-    parser.add_argument("--heads", type=int, default=3)
-    parser.add_argument("--drop-path", type=float, default=0.05)
     parser.add_argument("--classes", type=int, nargs="+", default=[20, 100], help="of the benchmark, to measure on")
     parser.add_argument("--shots", type=int, default=60, help="images behind a class mean")
     parser.add_argument("--test-per-class", type=int, default=20)

@@ -318,7 +318,7 @@ def test_a_kept_run_is_measured_after_each_task(kept: Run) -> None:
     old = with_head[1].old
     assert old is not None and with_head[0].forgetting is not None
     assert old.loss == pytest.approx(with_head[0].last.loss + with_head[0].forgetting.whole)
-    text = json.dumps(found.as_json(), allow_nan=False)
+    text = json.dumps(asdict(found), allow_nan=False)
     assert "within_bound" in text and "first_share" in text
 
 

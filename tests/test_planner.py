@@ -118,7 +118,7 @@ def test_every_step_stays_inside_the_budget(tiny_recipe: Make, kind: str, share:
     said = plan_memory(model, placement, batch(), LABELS)
     assert all(torch.equal(value, before[name]) for name, value in moving(placement).items()), "planning moves nothing"
     assert said.startswith(f"memory {recipe.training.memory}: ") and " of 8 images" in said
-    for step in range(3):  # optimisers have their states from the second on
+    for step in range(3):  # optimizers have their states from the second on
         states = [entry for each in placement.state().values() for of in each.values() for entry in of.values()]
         held = [entry for entry in states if isinstance(entry, Tensor)]
         with measure_peak(model.device, [*resident_tensors(model), *held]) as peak:

@@ -95,7 +95,7 @@ PRINTED = (
     | {("zofc-noaug", c): "augmentation" for c in INC5}
 )
 
-# The methods of others, by group: (epochs, optimiser, rate, schedule, weight decay, start); one where both are alike.
+# The methods of others, by group: (epochs, optimizer, rate, schedule, weight decay, start); one where both are alike.
 # `file` is what differs in the released file, if there is one: (epochs, rate, weight decay, batch).
 Plan = tuple[int, str, float, str, float, int]
 
@@ -545,7 +545,7 @@ def test_released_settings_of_other_methods(row: str, setting: str) -> None:
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("method", HEADS)
 def test_controlled_rows_of_a_method_differ_in_the_order_alone(method: str, setting: str) -> None:
-    """Same rank, weight decay, batch, epochs and schedule; the optimiser and its rate belong to the order."""
+    """Same rank, weight decay, batch, epochs and schedule; the optimizer and its rate belong to the order."""
     placements = [p for p in ORDERS if (f"{method}-{p}", setting) in OTHERS]
     recipes = {p: loaded(f"{method}-{p}/{setting}", "controlled") for p in placements}
     seen = {

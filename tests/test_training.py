@@ -99,7 +99,7 @@ def test_zeroth_order_steps_need_less_memory_than_first_order_ones(tiny_recipe: 
     assert zeroth["trainable_parameters"] == first["trainable_parameters"]
 
 
-def test_peak_memory_is_that_of_the_costliest_phase_with_its_optimisers(tiny_recipe: Make, tmp_path: Path) -> None:
+def test_peak_memory_is_that_of_the_costliest_phase_with_its_optimizers(tiny_recipe: Make, tmp_path: Path) -> None:
     adam = ("optimize.peft.optimizer=adam", "optimize.head.optimizer=adam", "optimize.head.epochs=2")
     together = train(start_run(tiny_recipe("adapter-fo/base", *adam), tmp_path))
     joining = ("optimize.peft.start=1", "optimize.peft.epochs=3")

@@ -188,8 +188,7 @@ class Learner:
         return Evaluation(self.classes, accuracy, per_class, confusion, unknown)
 
     def save(self, path: str | Path) -> None:
-        """Write the model as a run folder that `load` and the command line can use. It replaces an earlier save of a
-        model, never anything else."""
+        """Write the model as a run folder for `load` and the command line; only a saved model is ever replaced."""
         path = Path(path)
         if path.exists() and any(path.iterdir()) and not Run(path).saved:
             raise RunError(f"{path} is not empty and holds no saved model; choose another folder")
@@ -224,10 +223,7 @@ class Learner:
         progress = checkpoint.progress
         if progress.done < len(progress.tasks):
             raise RunError(f"{path} was stopped inside task {progress.done + 1}; finish it: zofc run --resume {path}")
-        recipe = run.recipe
-        if device:
-            recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update={"device": device})})
-        learner = cls(recipe)
+        learner = cls(run.recipe, f"training.device={device}" if device else ())
         run.check_weights(learner.model.backbone.checksum)
         learner.model.restore(progress.classes, progress.tasks, checkpoint.method)
         learner.history = progress

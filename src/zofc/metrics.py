@@ -174,10 +174,8 @@ def _mean(values: Iterable[float]) -> float | None:
 def _over_images(row: Row, counts: Sequence[int]) -> float | None:
     """Σ_j n_j A[j] / Σ_j n_j over the measured groups of one row."""
     pairs = [(accuracy, count) for accuracy, count in zip(row, counts, strict=False) if accuracy is not None]
-    if not pairs:
-        return None
     total = sum(count for _, count in pairs)
-    return math.fsum(accuracy * count for accuracy, count in pairs) / total
+    return math.fsum(accuracy * count for accuracy, count in pairs) / total if pairs else None
 
 
 def all_classes_over_time(matrix: AccuracyMatrix) -> tuple[float | None, ...]:
@@ -185,13 +183,14 @@ def all_classes_over_time(matrix: AccuracyMatrix) -> tuple[float | None, ...]:
     return tuple(_over_images(row, matrix.counts) for row in matrix.rows)
 
 
-def forgetting_by_group(matrix: AccuracyMatrix) -> tuple[float | None, ...]:
-    """max_i A[i, j] − A[K, j] for each old group j; i runs up to the last task, so it is never negative."""
+def forgetting_by_group(matrix: AccuracyMatrix, before_last: bool = False) -> tuple[float | None, ...]:
+    """max_i A[i, j] − A[K, j] for each old group j; i runs up to the last task, so it is never negative, or with
+    `before_last` up to the one before."""
     drops: list[float | None] = []
     for group in matrix.old_groups():
-        final = matrix.last_row[group]
-        measured = [accuracy for accuracy in matrix.history(group) if accuracy is not None]
-        drops.append(None if final is None else max(measured) - final)
+        *before, final = matrix.history(group)
+        measured = [accuracy for accuracy in (*before, *[final] * (not before_last)) if accuracy is not None]
+        drops.append(max(measured) - final if measured and final is not None else None)
     return tuple(drops)
 
 
@@ -240,13 +239,7 @@ def forgetting(matrix: AccuracyMatrix) -> float | None:
 def forgetting_before_last(matrix: AccuracyMatrix) -> float | None:
     """As forgetting, the best accuracy being sought before the last task only (i ≤ K−1): negative where
     the last task made old ones better than ever."""
-    drops = []
-    for group in matrix.old_groups():
-        *before, final = matrix.history(group)
-        measured = [accuracy for accuracy in before if accuracy is not None]
-        if final is not None and measured:
-            drops.append(max(measured) - final)
-    return _mean(drops)
+    return _mean(drop for drop in forgetting_by_group(matrix, before_last=True) if drop is not None)
 
 
 @metric("backward transfer", "points", "Lopez-Paz & Ranzato 2017, eq. 3 (BWT)")

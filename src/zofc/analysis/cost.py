@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,10 +84,6 @@ class Cost:
     phases: tuple[Phase, ...]
     conventions: tuple[str, ...]
     notices: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """The content of the result file."""
-        return asdict(self)
 
 
 def measure_cost(recipe: Recipe, steps: int = 5, task: int = 1, on_progress: OnProgress = lambda _: None) -> Cost:

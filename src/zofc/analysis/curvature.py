@@ -39,8 +39,7 @@ class Trace:
 def lanczos_spectrum(
     loss: BatchedLoss, point: Point, products: int = 100, tolerance: float = 1e-6, seed: int = 0
 ) -> Spectrum:
-    """Lanczos with full reorthogonalisation, until the largest eigenvalue's residual is below `tolerance` times the
-    spectrum's extent, or so many products have been made."""
+    """Lanczos with full reorthogonalization until the largest eigenvalue's residual is small, or out of products."""
     space, count = Space(point), size(point)
     like = next(iter(point.values()))
     start = torch.randn(count, generator=seeds.torch_stream(seed, "lanczos"), dtype=torch.float64).to(like)
@@ -48,7 +47,8 @@ def lanczos_spectrum(
     diagonal: list[float] = []
     off: list[float] = []
     while True:
-        image = _flat(loss.hvp(point, space.split(basis[-1])))
+        product = loss.hvp(point, space.split(basis[-1]))
+        image = torch.cat([value.reshape(-1) for value in product.values()])
         diagonal.append(float(basis[-1] @ image))
         known = torch.stack(basis)  # (products, size)
         for _ in range(2):  # once leaves rounding behind, twice is enough
@@ -67,10 +67,6 @@ def lanczos_spectrum(
 def _tridiagonal(diagonal: Sequence[float], off: Sequence[float]) -> Tensor:
     main, below = (torch.tensor(values, dtype=torch.float64) for values in (diagonal, off))
     return torch.diag(main) + (torch.diag(below, 1) + torch.diag(below, -1) if len(below) else 0)
-
-
-def _flat(point: Point) -> Tensor:
-    return torch.cat([value.reshape(-1) for value in point.values()])
 
 
 def probes(point: Point, number: int, kind: str = "rademacher", seed: int = 0) -> list[dict[str, Tensor]]:

@@ -29,7 +29,7 @@ from zofc.optim.estimators import get_estimator
 from zofc.optim.evaluation import Query, coefficients, combine, evaluate_features
 from zofc.optim.objective import in_double
 from zofc.optim.sets import ZerothOrderSet
-from zofc.recipe import Recipe
+from zofc.recipe import Recipe, change_recipe
 from zofc.training.device import pick_device
 from zofc.training.resolve import check_recipe
 from zofc.training.task import TaskTraining
@@ -83,8 +83,7 @@ def diagnose(
 
 def _allowed(recipe: Recipe) -> tuple[Recipe, str | None]:
     """The recipe with noisy differences allowed, since they are measured here, and why a run would refuse them."""
-    noisy = recipe.training.model_copy(update={"allow_noisy_differences": True})
-    allowed = recipe.model_copy(update={"training": noisy})
+    allowed = change_recipe(recipe, "training.allow_noisy_differences=true")
     check_recipe(allowed)
     if all(group.order == "first" for group in recipe.optimize.values()):
         raise RecipeError(

@@ -8,10 +8,10 @@ that add up to the difference exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import torch
@@ -73,16 +73,9 @@ class Forward:
 
 def multiply_adds(work: Callable[[], Any]) -> int:
     """Of the matrix products and convolutions that `work` executes, attention's included."""
-    with _countable(), FlopCounterMode(display=False) as counter:
-        work()
+    with kernels.plain(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        work()  # without fused kernels, which torch's counter does not look into
     return int(counter.get_total_flops()) // 2
-
-
-@contextmanager
-def _countable() -> Iterator[None]:
-    """Nothing in one piece that torch's counter does not look into: neither attention nor kernels of our own."""
-    with kernels.plain(), sdpa_kernel(SDPBackend.MATH):
-        yield
 
 
 def count_forward(model: IncrementalModel, placement: Placement, image: Tensor) -> Forward:
@@ -114,30 +107,27 @@ def head_term(model: IncrementalModel) -> int:
 
 
 def count_step(training: TaskTraining, images: Tensor, labels: Tensor, epoch: int) -> Executed:
-    """The multiply–adds of one step, told apart by the method's verbs in which they are executed."""
+    """The multiply–adds of one step, by the functions of the method that execute them."""
     method, placement = training.model.method, training.placement
     spent = dict.fromkeys(("prepare", "features", "loss", "hits"), 0)
     inside = False
 
-    def watched(name: str, verb: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            nonlocal inside
-            if inside:  # one verb may use another: the outer one pays
-                return verb(*args)
-            inside, before = True, counter.get_total_flops()
-            try:
-                return verb(*args)
-            finally:
-                inside = False
-                spent[name] += counter.get_total_flops() - before
-
-        return call
+    def counted(name: str, function: Callable[..., Any], *args: Any) -> Any:
+        nonlocal inside
+        if inside:  # one function may call another: the outer one is charged
+            return function(*args)
+        inside, before = True, counter.get_total_flops()
+        try:
+            return function(*args)
+        finally:
+            inside = False
+            spent[name] += counter.get_total_flops() - before
 
     for name in spent:
-        setattr(method, name, watched(name, getattr(method, name)))
+        setattr(method, name, partial(counted, name, getattr(method, name)))
     try:
-        recorder = placement.execution.recorder
-        with recorder.paused(), _countable(), FlopCounterMode(display=False) as counter:
+        paused, unfused = placement.execution.recorder.paused(), kernels.plain()
+        with paused, unfused, sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             placement.step(images, labels, epoch, training.steps_done)
     finally:
         for name in spent:
@@ -208,33 +198,30 @@ def _one_pass(model: IncrementalModel, images: Tensor) -> tuple[int, int, int]:
 
 
 def _why_number(formula: Formula, n: float, zeroth: Sequence[Group], first: bool, deep: bool) -> str:
-    said = f"the formula has {formula.forwards} forwards, executed is the work of {n:.4g}: "
-    estimators = {plan.estimator for plan in zeroth}
+    counts = f"the formula has {formula.forwards} forwards, executed is the work of {n:.4g}: "
     if not deep:
-        return said + "only the classifier moves, so all points share one forward"
-    reasons = []
-    if any(get_estimator(name).exact for name in estimators):
-        reasons.append("forward gradients carry q tangents beside the center in place of 2q points")
-    if "one_sided" in estimators:
-        reasons.append("one-sided differences look at q points and the center")
-    if first:
-        reasons.append("the classifier, the loss and the accuracy all read the features at the center")
-    elif "spsa" in estimators:
-        reasons.append("loss and accuracy are read off the points, where the formula has a forward for them")
-    if len(zeroth) > 1:
-        reasons.append("each set of groups has points of its own")
-    return said + "; ".join(reasons) + (" (the paper's table has about 2q + 1 for this 2q + 2)" if first else "")
+        return counts + "only the classifier moves, so all points share one forward"
+    estimators = {plan.estimator for plan in zeroth}
+    reasons = {
+        "forward gradients carry q tangents beside the center in place of 2q points": any(
+            get_estimator(name).exact for name in estimators
+        ),
+        "one-sided differences use q points and the center": "one_sided" in estimators,
+        "the classifier, the loss and the accuracy all read the features at the center": first,
+        "loss and accuracy are read off the points, where the formula has a forward for them": "spsa" in estimators
+        and not first,
+        "each set of groups has its own points": len(zeroth) > 1,
+    }
+    table = " (the paper's table has about 2q + 1 for this 2q + 2)" * first
+    return counts + "; ".join(reason for reason, holds in reasons.items() if holds) + table
 
 
 def _why_update(share: float, zeroth: bool, formula: Formula) -> str:
     if formula.text == "3 B F":
-        return (
-            f"the formula charges the backward pass twice the forward, executed is {share:.2f} of it: frozen weights "
-            "need no gradients of their own, and nothing before the first moving parameter is differentiated"
-        )
-    said = "the classifier's backward pass is counted as executed, without norms" if formula.backward else ""
-    summed = "the q directions are weighted and summed, which the formula leaves out" if zeroth else ""
-    return "; ".join(part for part in (said, summed) if part)
+        frozen = "frozen weights need no gradients, and nothing before the first moving parameter is differentiated"
+        return f"the formula charges the backward pass twice the forward, executed is {share:.2f} of it: {frozen}"
+    backward = ["the classifier's backward pass is counted as executed, without norms"] * bool(formula.backward)
+    return "; ".join(backward + ["the q directions are weighted and summed, which the formula leaves out"] * zeroth)
 
 
 def _why_terms(model: IncrementalModel, placement: Placement, share: float) -> str:
@@ -251,15 +238,13 @@ def _why_terms(model: IncrementalModel, placement: Placement, share: float) -> s
 
 def conventions(model: IncrementalModel, forward: Forward) -> tuple[str, ...]:
     """What is counted, and how that differs from the paper's count, in sentences."""
-    said = [
+    products = (
         "counted are the multiply–adds of matrix products and convolutions; the paper's fvcore count also has softmax, "
         f"GELU, norms and sums: {PAPER_FORWARD:.3e} an image of ViT-B/16 at 224 px, where the former are 1.756e+10. "
         f"F_backbone is the counted one here, {forward.backbone:.4g}"
-    ]
-    adapters = [module for module in model.method.modules() if isinstance(module, Adapter)]
-    if adapters:
-        said.append(
-            f"L_a is the number of adapters, {len(adapters[0].numbers)}; the released code takes it from pet_length, "
-            "which is 10 beside five adapters"
-        )
-    return tuple(said)
+    )
+    for module in model.method.modules():
+        if isinstance(module, Adapter):
+            count = f"L_a is the number of adapters, {len(module.numbers)}"
+            return products, f"{count}; the released code takes it from pet_length, which is 10 beside five adapters"
+    return (products,)

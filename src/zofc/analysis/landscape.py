@@ -47,8 +47,7 @@ class LossPlane:
 def line(
     losses: Mapping[str, BatchedLoss], start: Point, end: Point, positions: int = 41, beyond: float = 0.5
 ) -> LossLine:
-    """From `beyond` before the start to as much after the end, in units of their distance. Both ends are hit exactly
-    where the positions allow it."""
+    """From `beyond` before the start to as far after the end, in units of their distance."""
     along, where = difference(end, start), np.linspace(-beyond, 1 + beyond, positions)
     found = {
         name: np.array([loss.value(moved(start, along, float(alpha))) for alpha in where])

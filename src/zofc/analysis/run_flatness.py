@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from dataclasses import dataclass
+from typing import get_args
 
 from torch import Tensor
 
@@ -25,9 +25,7 @@ NEGLIGIBLE_SHARE = 0.1  # of the first-order term, below which it may be dropped
 class FlatnessSettings:
     """What is measured, and how closely."""
 
-    over: tuple[
-        str, ...
-    ] = ()  # of PARAMETER_SETS; (): the peft alone and with the head, or the head where there is no peft
+    over: tuple[str, ...] = ()  # of PARAMETER_SETS; (): peft alone and with the head, or the head if there is no peft
     rho: float = 0.005
     images: int | None = 20  # per class
     split: Split = "test"
@@ -40,13 +38,10 @@ class FlatnessSettings:
     every: int = 1  # measured after each, or after every so many tasks
 
     def __post_init__(self) -> None:
-        for name in ("rho", "images", "batch", "every"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise RunError(f"{name}: expected more than 0, got {value}")
-        for name in ("directions", "probes", "products"):
-            if getattr(self, name) < 0:
-                raise RunError(f"{name}: expected 0 or more, got {getattr(self, name)}")
+        for name in ("rho", "images", "batch", "every", "directions", "probes", "products"):
+            value, may_be_zero = getattr(self, name), name in ("directions", "probes", "products")
+            if value is not None and not (value > 0 or (may_be_zero and value == 0)):
+                raise RunError(f"{name}: expected {'0 or more' if may_be_zero else 'more than 0'}, got {value}")
         words = [("split", self.split, get_args(Split)), ("rows", self.rows, get_args(RowChoice))]
         for key, value, known in [*words, *(("over", over, PARAMETER_SETS) for over in self.over)]:
             if value not in known:
@@ -85,10 +80,6 @@ class RunFlatness:
     images: dict[int, int]  # of each task
     by_set: dict[str, list[TaskFlatness]]
     notices: list[str]
-
-    def as_json(self) -> dict[str, Any]:
-        """The content of the result file."""
-        return asdict(self)
 
     def verdict(self, name: str) -> str | None:
         """Whether the paper may drop the first-order term of forgetting, in this run."""

@@ -67,7 +67,7 @@ def cost(
     recipe = load_one_recipe(words)
     check_writable(output)
     with progress("reading the recipe") as on_progress:
-        result = measure_cost(recipe, steps, task, on_progress).as_json()
+        result = asdict(measure_cost(recipe, steps, task, on_progress))
     for part in cost_tables(result):
         out.print(part, highlight=False)
     write_result(output, result)
@@ -120,9 +120,9 @@ def flatness(
         notices: list[str] = []
         run = KeptRun(path, device, notices.append)
         measured = measure_flatness(run, settings, notices, on_progress)
-        written = run.folder.write_measurement("flatness", measured.as_json())
+        written = run.folder.write_measurement("flatness", asdict(measured))
     verdicts = {name: measured.verdict(name) for name in measured.by_set}
-    for part in flatness_tables(measured.as_json(), verdicts):
+    for part in flatness_tables(asdict(measured), verdicts):
         out.print(part, highlight=False)
     say(f"written: {written}")
     if landscape is not None:

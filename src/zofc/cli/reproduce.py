@@ -77,8 +77,7 @@ def reproduce(
 
 
 def _print_plan(cells: dict[str, Cell], workers: int) -> None:
-    """The unfinished cells, those that would be refused, and how long the others take; status 1 if none of them can be
-    run."""
+    """List unfinished and refused cells and the time that the others take; status 1 if none of them can be run."""
     from zofc.studies.forecast import forecast
     from zofc.studies.tables import describe_reasons
     from zofc.units import format_duration

@@ -55,7 +55,9 @@ def read_parquet(name: str, path: Path, options: SourceOptions) -> Source:
     stores = _open_stores(name, digests, train.columns, len(train.labels) + len(test.labels), options)
     train_set, test_set = (_read_set(rows, stores, options) for rows in (train, test))
     check_trainable(names, train_set.labels, test_set.labels, name)  # broken ones may have been left out
-    return Source(name, names, train_set, test_set, _checksum(digests), train.columns.domains)
+    lines = "".join(f"{file.name}\t{digest}\n" for file, digest in digests.items())
+    checksum = f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
+    return Source(name, names, train_set, test_set, checksum, train.columns.domains)
 
 
 def find_shards(name: str, path: Path) -> tuple[list[Path], list[Path]]:
@@ -259,9 +261,3 @@ def _open(file: Path) -> Any:
 def _sha256(file: Path) -> str:
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def _checksum(digests: Mapping[Path, str]) -> str:
-    """SHA-256 over the names and contents of the shards."""
-    lines = "".join(f"{file.name}\t{digest}\n" for file, digest in digests.items())
-    return f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}"

@@ -26,6 +26,11 @@ from zofc.errors import DataError
 from zofc.plugins import Registry
 
 CacheMode = Literal["auto", "on", "off"]
+UNREADABLE: dict[type[Exception], str] = {
+    FileNotFoundError: "there is no such file.",
+    IsADirectoryError: "it is a directory.",
+    UnidentifiedImageError: "not an image of a known format. Replace or remove it.",
+}
 
 
 class Images(Protocol):
@@ -93,19 +98,8 @@ def open_encoded(data: bytes | Path, name: str) -> Iterator[Image.Image]:
     except DataError:
         raise
     except Exception as error:  # on damaged files Pillow's plugins raise exceptions of every kind
-        raise DataError(f"cannot read image {name}: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    match error:
-        case FileNotFoundError():
-            return "there is no such file."
-        case IsADirectoryError():
-            return "it is a directory."
-        case UnidentifiedImageError():
-            return "not an image of a known format. Replace or remove it."
-        case _:
-            return f"{error}. Replace or remove it."
+        reason = UNREADABLE.get(type(error), f"{error}. Replace or remove it.")
+        raise DataError(f"cannot read image {name}: {reason}") from error
 
 
 def decode(data: bytes | Path, name: str) -> Image.Image:
@@ -259,8 +253,7 @@ _remembered: ContextVar[SourceMemory | None] = ContextVar("remembered", default=
 
 
 def remember_sources() -> Token[SourceMemory | None]:
-    """From now on the last two sources are kept: runs on the same images, one after the other, read them once. What
-    changes in their files meanwhile is not seen."""
+    """Keep the last two sources opened from now on, for runs on the same images; changes of their files go unseen."""
     return _remembered.set({})
 
 

@@ -96,7 +96,7 @@ class Stream:
         """Tasks of `increment` classes, then each source in `then` as one; if `joint`, all in one task."""
         order = _first_classes(source, order_seed, classes)
         groups = split_classes(len(order), first, increment)
-        return cls._built(Part(source, 0, order), groups, order_seed, joint, then)
+        return cls._assembled((), groups, (Part(source, 0, order),), then, order_seed, joint)
 
     @classmethod
     def of_pairs(
@@ -122,19 +122,23 @@ class Stream:
                 raise DataError(f"{source.name}: no images in the domain '{domain}'")
             groups.append(range(len(order), len(order) + len(members)))
             order += members
-        return cls._built(Part(pairs, 0, np.array(order)), groups, order_seed, joint, then)
+        return cls._assembled((), groups, (Part(pairs, 0, np.array(order)),), then, order_seed, joint)
 
     @classmethod
-    def _built(cls, head: Part, groups: list[range], order_seed: int, joint: bool, then: Sequence[Source]) -> Stream:
-        parts = (head, *_parts(then, len(head.order), order_seed))
-        return cls._of_parts((), [*groups, *(part.classes for part in parts[1:])], parts, joint)
-
-    @classmethod
-    def _of_parts(cls, before: Sequence[str], groups: list[range], parts: tuple[Part, ...], joint: bool) -> Stream:
+    def _assembled(
+        cls, before: Sequence[str], groups: Sequence[range], parts: tuple[Part, ...], then: Sequence[Source],
+        order_seed: int, joint: bool = False,
+    ) -> Stream:  # fmt: skip
+        """The classes learned before, those of the parts in these groups, and each further source as one group."""
+        start = groups[-1].stop if groups else 0
+        for source in then:
+            parts += (Part(source, start, class_order(len(source.classes), order_seed)),)
+            groups = [*groups, parts[-1].classes]
+            start = parts[-1].classes.stop
         names = (*before, *(name for part in parts for name in part.names))
         _check_names(before, parts)
         _check_images(parts, groups)
-        return cls(names, _tasks([range(len(names))] if joint else groups, names), groups, parts)
+        return cls(names, _tasks([range(len(names))] if joint else groups, names), list(groups), parts)
 
     @classmethod
     def continuing(
@@ -143,8 +147,7 @@ class Stream:
         """A stream whose earlier classes were learnt before and whose earlier images are not here now."""
         if [c for group in groups for c in group] != list(range(len(classes))):
             raise DataError(f"earlier groups must cover the {len(classes)} earlier classes in order, got {groups}")
-        parts = tuple(_parts(then, len(classes), order_seed))
-        return cls._of_parts(classes, [*groups, *(part.classes for part in parts)], parts, joint=False)
+        return cls._assembled(classes, groups, (), then, order_seed)
 
     @property
     def checksums(self) -> dict[str, str]:
@@ -242,12 +245,6 @@ def _first_classes(source: Source, order_seed: int, classes: int | None) -> NDAr
 def _check_domains(source: Source, by: str) -> None:
     if len(source.domain_names) < 2:
         raise DataError(f"data.by: '{by}' needs a source with domains, and {source.name} has none")
-
-
-def _parts(sources: Sequence[Source], start: int, order_seed: int) -> Iterator[Part]:
-    for source in sources:
-        yield Part(source, start, class_order(len(source.classes), order_seed))
-        start += len(source.classes)
 
 
 def _tasks(spans: Sequence[range], names: Sequence[str]) -> list[Task]:

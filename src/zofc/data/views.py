@@ -156,10 +156,6 @@ class TestView:
         return resampling(*whole, extent, resized, range(start, start + self.size), self.interpolation)
 
 
-def _triangle(x: Tensor) -> Tensor:
-    return (1 - x).clamp(min=0)
-
-
 def _cubic(x: Tensor) -> Tensor:
     """Keys' kernel with a = −1/2."""
     near = (1.5 * x - 2.5) * x * x + 1
@@ -167,7 +163,7 @@ def _cubic(x: Tensor) -> Tensor:
     return torch.where(x < 1, near, torch.where(x < 2, far, torch.zeros_like(x)))
 
 
-KERNELS: dict[str, Callable[[Tensor], Tensor]] = {"bilinear": _triangle, "bicubic": _cubic}
+KERNELS: dict[str, Callable[[Tensor], Tensor]] = {"bilinear": lambda x: (1 - x).clamp(min=0), "bicubic": _cubic}
 
 
 def resampling(start: Tensor, length: Tensor, extent: int, out: int, window: range, kernel: Filter) -> Tensor:

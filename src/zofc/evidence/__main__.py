@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 from rich import print as show
@@ -15,6 +15,7 @@ from zofc.runfolder import write_atomic
 
 commands = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
+_Number = TypeVar("_Number", int, float)
 Changes = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="changes to every recipe")]
 Seeds = Annotated[str, typer.Option(help="seeds, separated by commas")]
 Out = Annotated[Path, typer.Option(help="the result file, continued if it is there")]
@@ -44,7 +45,8 @@ def run_rates(
     for name in names:
         if not get_line(name).scan:
             raise RecipeError(f"--lines: {name} has no learning rate of its own to search")
-    show(search_rates(names, _numbers(rates, "--rates"), _seeds(seeds), changes or [], out, runs, workers))
+    chosen = _numbers(rates, "--rates", float)
+    show(search_rates(names, chosen, _numbers(seeds, "--seeds", int), changes or [], out, runs, workers))
 
 
 @commands.command("grid")
@@ -65,7 +67,7 @@ def run_grid_part(
     names = _words(lines)
     for name in names:
         get_line(name)
-    show(run_part(get_part(part), names, _seeds(seeds), changes or [], rates, out, runs, workers))
+    show(run_part(get_part(part), names, _numbers(seeds, "--seeds", int), changes or [], rates, out, runs, workers))
 
 
 @commands.command("verdicts")
@@ -108,7 +110,7 @@ def run_demos(
     from zofc.evidence.demo import demo_cells, demo_table
     from zofc.studies.grid import collect
 
-    show(demo_table(collect(list(demo_cells(_seeds(seeds))), runs, out, {}, workers)))
+    show(demo_table(collect(list(demo_cells(_numbers(seeds, "--seeds", int))), runs, out, {}, workers)))
 
 
 @commands.command("picture")
@@ -138,7 +140,7 @@ def run_estimators(
     from zofc.evidence.estimators import estimator_cells, estimators_table
     from zofc.studies.grid import collect
 
-    cells = list(estimator_cells(_seeds(seeds), factor, epochs, changes or []))
+    cells = list(estimator_cells(_numbers(seeds, "--seeds", int), factor, epochs, changes or []))
     about = {"epochs": epochs, "factor": factor, "settings": changes or []}
     show(estimators_table(collect(cells, runs, out, about, workers)))
 
@@ -158,18 +160,12 @@ def _words(text: str) -> list[str]:
     return [word for word in text.replace(" ", ",").split(",") if word]
 
 
-def _numbers(text: str, option: str) -> list[float]:
+def _numbers(text: str, option: str, kind: type[_Number]) -> list[_Number]:
     try:
-        return [float(word) for word in _words(text)]
+        return [kind(word) for word in _words(text)]
     except ValueError:
-        raise RecipeError(f"{option}: expected numbers separated by commas, got '{text}'") from None
-
-
-def _seeds(text: str) -> list[int]:
-    try:
-        return [int(word) for word in _words(text)]
-    except ValueError:
-        raise RecipeError(f"--seeds: expected whole numbers separated by commas, got '{text}'") from None
+        whole = "whole " * (kind is int)
+        raise RecipeError(f"{option}: expected {whole}numbers separated by commas, got '{text}'") from None
 
 
 def run_evidence() -> None:

@@ -131,11 +131,6 @@ def _cheaper_rival(rows: Sequence[ResultRow]) -> float | None:
     return rows[0]["all_classes"] - max(rivals) if rivals else None
 
 
-def _best_other(rows: Sequence[ResultRow]) -> float | None:
-    """Accuracy of the first line less that of the most accurate other."""
-    return float(rows[0]["all_classes"] - max(row["all_classes"] for row in rows[1:]))
-
-
 NUMBER_FORMULAS: dict[str, Combine] = {
     "value": lambda numbers: numbers[0],
     "difference": lambda numbers: numbers[0] - numbers[1],
@@ -147,6 +142,6 @@ ROW_FORMULAS: dict[str, Callable[[Sequence[ResultRow]], float | None]] = {
     "narrowing": _narrowing,
     "flatness_correlation": _flatness_correlation,
     "cheaper_rival": _cheaper_rival,
-    "best_other": _best_other,
+    "best_other": lambda rows: rows[0]["all_classes"] - max(row["all_classes"] for row in rows[1:]),
 }
 AGAINST_ANY = ("cheaper_rival", "best_other")

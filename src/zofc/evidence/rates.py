@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zofc.errors import RunError
-from zofc.evidence.lines import LINES, GridLine, line_recipe
+from zofc.evidence.lines import LINES, line_recipe
 from zofc.evidence.rows import result_rows
 from zofc.report.grid import Grid
 from zofc.studies.grid import Cell, collect
@@ -34,18 +34,14 @@ def scan_cells(
     for line in (LINES[name] for name in names):
         for rate in rates or line.rates:
             for seed in seeds:
-                chosen = {**head_rate(line, known), **dict.fromkeys(line.scan, rate)}
+                searched = known.get(LINES[line.head_of].title, {}) if line.head_of else {}  # else the recipe's stays
+                head = {"head": searched["head"]} if "head" in searched else {}
+                chosen = {**head, **dict.fromkeys(line.scan, rate)}
                 recipe = line_recipe(line, SCAN_SETTING, seed, chosen, changes)
                 labels: dict[str, str | int | float]
                 labels = {"line": line.title, "rate": rate, "head": recipe.optimize["head"].lr, "seed": seed}
                 cells.append(Cell(labels, recipe))
     return cells
-
-
-def head_rate(line: GridLine, known: SearchedRates) -> dict[str, float]:
-    """The classifier's rate where another line was searched for it; else the recipe's stays."""
-    found = known.get(LINES[line.head_of].title, {}) if line.head_of else {}
-    return {"head": found["head"]} if "head" in found else {}
 
 
 def search_rates(

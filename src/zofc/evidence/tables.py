@@ -125,14 +125,11 @@ def settings_tables() -> str:
         rows = list(group)
         lines = [f"## {name or 'The run'}", "", describe_section(rows[0].key, SECTIONS), ""]
         lines += ["| setting | values | default | meaning |", "| --- | --- | --- | --- |"]
-        lines += [f"| `{row.key}` | {row.values} | {row.default} | {_escaped(row.description)} |" for row in rows]
+        for row in rows:
+            meaning = re.sub(r"([<|*])", r"\\\1", row.description)  # else Markdown takes them for tags or columns
+            lines.append(f"| `{row.key}` | {row.values} | {row.default} | {meaning} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
-
-
-def _escaped(text: str) -> str:
-    """As it stands, where Markdown would take it for a tag or a column."""
-    return re.sub(r"([<|*])", r"\\\1", text)
 
 
 # -- documents -------------------------------------------------------------------------------------------------------

@@ -44,6 +44,9 @@ STUDENT = (
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
 OF_LEARNED = ("forgetting", "lost")  # metrics that say nothing of a line that has learned nothing
+UNITS = {  # of formulas and of metrics; points, which are not written, of all others
+    "narrowing": " in Φ", "flatness_correlation": "", "bound_slack": " nats", "lost": " %", "first_order_share": " %",
+}  # fmt: skip
 MOST_SEEDS = 1000  # what is not decided with so many is not worth deciding
 
 
@@ -214,7 +217,8 @@ def effect_words(verdict: Verdict) -> str:
     if verdict.effect is None:
         return verdict.why
     effect, ratio = verdict.effect, any(formula.formula == "ratio" for formula in verdict.claim.compare)
-    unit = "×" if ratio else _unit(verdict.claim.compare[0])
+    first = verdict.claim.compare[0]
+    unit = "×" if ratio else UNITS.get(first.formula, UNITS.get(first.metric, ""))
     sign, values = "" if ratio else "+", (effect.mean, effect.low, effect.high)
     mean, low, high = (f"{value:{sign}.2f}".replace("-", "−") for value in values)
     shown = f"{mean}{unit}, one seed" if math.isinf(effect.low) else f"{mean} [{low}, {high}]{unit}"
@@ -228,13 +232,6 @@ def effect_words(verdict: Verdict) -> str:
         return f"{shown}; {'needs 3 seeds or more' if math.isinf(effect.low) else why}"
     most = verdict.seeds_needed >= MOST_SEEDS
     return f"{shown}; {'over ' * most}{verdict.seeds_needed} seeds would decide"
-
-
-def _unit(formula: ClaimFormula) -> str:
-    """What the number of a formula is counted in."""
-    plain = {"narrowing": " in Φ", "flatness_correlation": ""}
-    return plain.get(formula.formula, {"bound_slack": " nats", "lost": " %", "first_order_share": " %"}.get(
-        formula.metric, ""))  # fmt: skip
 
 
 def verdicts_text(verdicts: Mapping[str, Verdict]) -> str:

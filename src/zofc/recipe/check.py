@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
+from operator import getitem
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -61,7 +63,7 @@ def explain_errors(model: type[BaseModel], layer: Layer, errors: list[ErrorDetai
     for key, wishes in expected.items():
         if any(other[: len(key)] == key and other != key for other in expected):
             continue  # an entry of this list is wrong, which says more than that the list is not text
-        value = _value_at(layer.values, key)
+        value: Any = reduce(getitem, key, layer.values)  # type: ignore[arg-type]
         text = f"expected {' or '.join(dict.fromkeys(wishes))}, got {quote(value)}"
         if wishes == ["text"] and isinstance(value, (bool, int, float)):
             text += "; in quotes it would be text"
@@ -82,14 +84,6 @@ def locate(loc: Key, values: Value) -> Key:
             continue
         key.append(part)
     return tuple(key)
-
-
-def _value_at(values: Value, key: Key) -> Value:
-    """The value of a nested key."""
-    value: Any = values
-    for part in key:
-        value = value[part]
-    return value  # type: ignore[no-any-return]
 
 
 def keys_of(kind: Any, key: Key) -> list[str]:

@@ -15,7 +15,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from zofc.errors import RecipeError, nearest
-from zofc.recipe.layers import Layer, Value, quote
+from zofc.recipe.layers import Layer, quote
 from zofc.recipe.parse import read_text
 
 ROW = re.compile(r"^  ([\w.-]+):", re.MULTILINE)
@@ -116,12 +116,16 @@ def read_extended(file: RecipeFile, chain: tuple[RecipeFile, ...]) -> Layer:
     chain = (*chain, file)
     problems = list(own.problems)
     below = Layer(file.label)
-    for reference in parent_references(own):
+    parents = own.values.get("extends", ())
+    for reference in parents if isinstance(parents, tuple) else (parents,):
         try:
             if not isinstance(reference, str):
                 raise RecipeError(f"expected a name or a path, got {quote(reference)}")
             parent = find_file(reference, file.folder)
-            refuse_circle(parent, chain)
+            circle = [link for link in chain if (link.content, link.row) == (parent.content, parent.row)]
+            if circle:
+                circle = [*chain[chain.index(circle[0]) :], parent]
+                raise RecipeError(f"goes in a circle: {' -> '.join(map(str, circle))}")
         except RecipeError as error:
             problems.append(own.problem(("extends",), str(error)))
         else:
@@ -129,17 +133,3 @@ def read_extended(file: RecipeFile, chain: tuple[RecipeFile, ...]) -> Layer:
     if file.row is not None:
         below |= read_extended(replace(file, row=None), chain)
     return below | replace(own.without("extends"), problems=tuple(problems))
-
-
-def parent_references(layer: Layer) -> tuple[Value, ...]:
-    """The recipes that a layer extends, as written."""
-    value = layer.values.get("extends", ())
-    return value if isinstance(value, tuple) else (value,)
-
-
-def refuse_circle(file: RecipeFile, chain: tuple[RecipeFile, ...]) -> None:
-    """Raise an error if a file extends itself through others."""
-    for number, link in enumerate(chain):
-        if (link.content, link.row) == (file.content, file.row):
-            circle = " -> ".join(map(str, (*chain[number:], file)))
-            raise RecipeError(f"goes in a circle: {circle}")

@@ -6,7 +6,7 @@ the command line lies over the overlay.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from zofc.errors import RecipeError, nearest
@@ -59,7 +59,8 @@ def _built(written: Layer, changes: Layer) -> Recipe:
         if preset != chosen and preset in written.part("presets").values:
             problems += _mistakes(written, preset, changes)
     if problems or recipe is None:
-        raise RecipeError("\n".join(dict.fromkeys(map(str, _by_place(problems)))))
+        problems.sort(key=lambda problem: (problem.file, problem.line or 0))
+        raise RecipeError("\n".join(dict.fromkeys(map(str, problems))))
     return recipe
 
 
@@ -102,10 +103,6 @@ def _available(written: Layer) -> list[str]:
     return [name for name in PRESETS if name == plain or name in written.part("presets").values]
 
 
-def _by_place(problems: Iterable[Problem]) -> list[Problem]:
-    return sorted(problems, key=lambda problem: (problem.file, problem.line or 0))
-
-
 def _overlay_problems(written: Layer) -> Iterator[Problem]:
     """What is wrong with the shape of `presets`; what the overlays hold is checked with the rest."""
     presets = written.values.get("presets")
@@ -131,10 +128,8 @@ def _choice_problems(written: Layer, changes: Layer) -> Iterator[Problem]:
     chosen, plain = both.values.get("preset", "paper"), written.values.get("resolved", "paper")
     available = _available(written)
     if plain not in PRESETS:
-        text = f"expected one of {', '.join(PRESETS)}, got {quote(plain)}"
-        yield written.problem(("resolved",), text)
+        yield written.problem(("resolved",), f"expected one of {', '.join(PRESETS)}, got {quote(plain)}")
     elif chosen not in PRESETS:
         yield both.problem(("preset",), f"unknown preset {quote(chosen)}{nearest(str(chosen), PRESETS)}")
     elif chosen not in available:
-        text = f"this recipe has no preset '{chosen}', only: {', '.join(available)}"
-        yield both.problem(("preset",), text)
+        yield both.problem(("preset",), f"this recipe has no preset '{chosen}', only: {', '.join(available)}")

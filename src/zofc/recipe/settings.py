@@ -81,17 +81,13 @@ def _values(kind: Any, metadata: Any = ()) -> str:
         return ", ".join(map(str, get_args(kind)))
     if get_origin(kind) is tuple:
         entries = get_args(kind)
-        return f"list of {_plural(entries[0], len(entries) if entries[-1] is not ... else 0)}"
+        count = "" if entries[-1] is ... else f"{len(entries)} "
+        return f"list of {count}{WORDS[entries[0]]}s"
     if options := get_args(kind):
         return " or ".join(_values(option) for option in options)
     signed = ((sign, getattr(one, name, None)) for one in metadata for name, sign in BOUNDS.items())
     bounds = [f"{sign} {bound:.12g}" for sign, bound in signed if bound is not None]
     return " ".join([WORDS[kind], ", ".join(bounds)]).strip()
-
-
-def _plural(kind: Any, count: int) -> str:
-    words = "texts" if kind is str else f"{WORDS[kind]}s"
-    return f"{count} {words}" if count else words
 
 
 def _written(value: Any) -> str:

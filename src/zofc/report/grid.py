@@ -68,8 +68,7 @@ class Grid:
         return table
 
     def _parts(self, width: int, gap: int = 2) -> Iterator[tuple[Grid, list[int]]]:
-        """Pieces with as many columns as fit, the first column repeated; rows that are empty in a piece
-        are left out."""
+        """Pieces with as many columns as fit, the first column repeated, without rows that are empty in a piece."""
         columns = list(zip(self.headers, *self.rows, strict=True))
         narrow = [_narrowest(column, 18 if number else width // 3) for number, column in enumerate(columns)]
         taken: list[list[int]] = [[]]
@@ -102,8 +101,7 @@ def _widest(column: Sequence[str]) -> int:
 
 
 def _narrowest(column: Sequence[str], limit: int) -> int:
-    """The least width at which no word and no short cell is broken and no cell is piled up, but never more than
-    `limit`."""
+    """The smallest width that breaks no word and no short cell and stacks no cell, at most `limit`."""
     lines = [line for cell in column[1:] for line in cell.split("\n")]
     whole = [cell_len(line) if cell_len(line) <= 12 else cell_len(line) // 3 for line in lines]
     words = [cell_len(word) for cell in column for word in cell.split()]

@@ -1,4 +1,4 @@
-"""What tables and figures call runs: their data, how their groups are optimised, and names that differ."""
+"""What tables and figures call runs: their data, how their groups are optimized, and names that differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def data_split(run: Run) -> str:
 
 
 def orders(run: Run) -> dict[str, str]:
-    """Which order optimises which group, the head last: `peft ZO ×4`, `head FO`."""
+    """Which order optimizes which group, the head last: `peft ZO ×4`, `head FO`."""
     groups = sorted((run.setting("optimize") or {}).items(), key=lambda item: item[0] == "head")
     return {str(group): f"{group} {_order(how)}" for group, how in groups}
 
@@ -40,8 +40,7 @@ def _order(how: Mapping[str, Any]) -> str:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """One name per run, each once: its title and, where runs share one, in what they differ: the data, how a group is
-    optimised, the seed, else the folder."""
+    """A unique name for each run: its title and, where runs share it, the data, placement, seed or folder."""
     names = [run.title for run in runs]
     by_group = [orders(run) for run in runs]
     for additions in (

@@ -161,8 +161,7 @@ class RunView:
         return sum(end - start for (start, _), end in zip(self.sessions, ends, strict=True))
 
     def remaining(self, now: float) -> float | None:
-        """Seconds still needed, if every task takes as long as the last one and evaluation time grows with the number
-        of groups."""
+        """Seconds still needed, if tasks take as long as the last one and evaluation grows with the groups."""
         pace, done = self.step_seconds, max(self.trained, default=None)
         if self.over or not self.attended or (pace is None and done is None):
             return None

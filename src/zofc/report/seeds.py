@@ -105,8 +105,7 @@ class SeedsMean(Run):
 
 
 def over_seeds(runs: Sequence[Run]) -> list[Run]:
-    """Finished runs that differ only in seed, name and title as one; other runs unchanged. Of several runs with the
-    same seed, each belongs to another mean."""
+    """Finished runs that differ only in seed, name and title as one, without repeating a seed; others unchanged."""
     groups: dict[tuple[str, int], list[Run]] = defaultdict(list)
     seeds = {run: run.setting("seed") for run in runs}
     for run in sorted(runs, key=lambda run: seeds[run] if isinstance(seeds[run], int | float) else 0):

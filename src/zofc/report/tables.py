@@ -75,8 +75,7 @@ def summary_table(records: Sequence[Run]) -> Grid:
 
 
 def matrix_table(record: Run) -> Grid:
-    """The accuracy matrix of one run: a row after each task, a column for each task's classes. Of a saved model, these
-    classes."""
+    """The accuracy matrix of a run: a row after each task, a column for each task's classes; else saved classes."""
     if record.saved:
         return _learned(record)
     title = f"{record.title}: accuracy (%) on the classes of each task"

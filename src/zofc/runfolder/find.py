@@ -59,8 +59,7 @@ def read_runs(paths: Iterable[str | Path], on_damaged: Callable[[str], None] | N
 
 
 def newest_run(path: Path) -> Path | None:
-    """The run folder at a path, or the one below it that was last written to and is no saved model; None while there is
-    none."""
+    """The run folder at a path, or the one below it that was written to last and is no saved model, if any."""
     if (path / RECIPE_FILE).is_file() or (path / EVENTS_FILE).is_file():
         return path
     if path.exists() and not path.is_dir():
@@ -93,8 +92,7 @@ def _walk(path: Path) -> Iterable[tuple[str, list[str], list[str]]]:
 
 
 def study_run(recipe: Recipe, runs: Path) -> Path:
-    """Where a study has the run of a recipe. One that must keep its tasks, and whose run did not keep them, is trained
-    again in a folder beside the others."""
+    """The run of a recipe in a study, or a folder for a new one if it must keep its tasks and did not."""
     path = folder_for(recipe, runs)
     run = Run(path)
     if not recipe.training.keep_tasks or not run.exists:

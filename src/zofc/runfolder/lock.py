@@ -30,8 +30,7 @@ def hold_lock(folder: Path, patience: float = 0) -> Iterator[None]:
 
 
 def is_lock_held(folder: Path) -> bool | None:
-    """Whether a process of this machine holds the lock, by the system's list: asking for the lock might get it.
-    None where there is no such list."""
+    """Whether a process of this machine holds the lock, by the system's list of locks; None where there is none."""
     try:
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:

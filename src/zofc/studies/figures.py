@@ -68,8 +68,7 @@ def flatness_chart(rows: Sequence[CellRow], over: str, rho: float) -> Chart:
 
 
 def trade_off_chart(rows: Sequence[CellRow]) -> Chart:
-    """Peak memory of a step against the accuracy on all classes at the end: a point for each method, and a level for
-    what trains nothing."""
+    """Peak memory of a step against final accuracy: a point for each method, a level for what trains nothing."""
     points, levels = [], []
     for name, mine in _by_line(rows).items():
         value, spread = _mean([row["all_classes"] for row in mine])

@@ -29,8 +29,7 @@ class Forecast:
 
 
 def forecast(cells: Sequence[Cell], workers: int = 1) -> Forecast:
-    """From the passes that the cells make and the speed of one forward pass here. Those that want the machine for
-    themselves are not shared between workers."""
+    """From the passes of each cell and the speed of a forward pass here; cells that run alone are not shared."""
     found, speeds = Forecast(), dict[tuple[str, ...], float | ZofcError]()
     shared, alone = [0.0], 0.0
     with remembered_sources():

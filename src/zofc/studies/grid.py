@@ -21,7 +21,7 @@ import torch
 from zofc.data.source import remembered_sources
 from zofc.errors import Interrupted, RunError, ZofcError
 from zofc.methods import complete_recipe
-from zofc.recipe import Recipe
+from zofc.recipe import Recipe, change_recipe
 from zofc.runfolder import write_atomic
 from zofc.studies.jobs import TRAIN, CellRow, Job
 from zofc.studies.pool import STOPPED, Killed, in_processes
@@ -96,8 +96,7 @@ def run_grid(cells: Sequence[Cell], runs: Path, workers: int = 1) -> Iterator[tu
 
 
 def _work(cells: Sequence[Cell], runs: Path, workers: int) -> Iterator[tuple[Cell, CellRow]]:
-    """With several workers, in processes that share cores and GPUs, the longest first; what is finished is only read,
-    and here."""
+    """The rows of cells. Several workers share cores and GPUs and take the longest cells first."""
     left = []
     with remembered_sources():
         for cell in cells:
@@ -121,18 +120,14 @@ def _passes(cell: Cell) -> float:
 
 
 def take_device(seat: int) -> None:
-    """Where there are several GPUs, each worker's `cuda` is another one, until all are taken; `cuda:1` stays what it
-    is."""
+    """Give each worker a GPU of its own as `cuda`, in turn, where there are several; `cuda:1` stays that one."""
     if (count := torch.cuda.device_count()) > 1:
         torch.cuda.set_device(seat % count)
 
 
 def _with_threads(recipe: Recipe, threads: int) -> Recipe:
-    """How many threads a run has is no part of what it is; a recipe that says so keeps its own number."""
-    settings = recipe.training
-    if settings.threads is not None:
-        return recipe
-    return recipe.model_copy(update={"training": settings.model_copy(update={"threads": threads})})
+    """The number of threads is no part of a run's identity; a recipe that sets it keeps its own."""
+    return recipe if recipe.training.threads else change_recipe(recipe, f"training.threads={threads}")
 
 
 def collect(
@@ -156,16 +151,16 @@ def collect(
         found[order[id(cell)]] = row
         rows = [found[number] for number in sorted(found)]
         again = {*names, *(row["run"] for row in rows if "run" in row)}  # a measurement has a name of its own
-        others = [row for row in kept if row.get("run") not in again and not ("failed" in row and _among(row, rows))]
+        others = [row for row in kept if row.get("run") not in again and not _tried_again(row, rows)]
         write_atomic(out, json.dumps({**about, "rows": [*rows, *others]}, indent=1) + "\n")
         on_progress(f"[{len(found)}/{len(cells)}] {cell}: {cell.describe(row)}")
     return [found[number] for number in sorted(found)]
 
 
-def _among(failed: CellRow, rows: Sequence[CellRow]) -> bool:
-    """Whether what failed has been tried again: a row has the same labels."""
-    labels = {key: value for key, value in failed.items() if key != "failed"}
-    return any(labels.items() <= row.items() for row in rows)
+def _tried_again(row: CellRow, rows: Sequence[CellRow]) -> bool:
+    """Whether a failed row has the labels of another one."""
+    labels = {key: value for key, value in row.items() if key != "failed"}
+    return "failed" in row and any(labels.items() <= other.items() for other in rows)
 
 
 def _rows_before(out: Path, about: Mapping[str, Any]) -> list[CellRow]:

@@ -146,7 +146,7 @@ class MeasureCost(Job):
             content = {
                 "recipe": recipe.model_dump(mode="json"),
                 "environment": {key: made_with[key] for key in ENVIRONMENT_KEYS},
-                "cost": measure_cost(recipe, self.steps, self.task).as_json(),
+                "cost": asdict(measure_cost(recipe, self.steps, self.task)),
             }
             path.parent.mkdir(parents=True, exist_ok=True)
             write_object(path, content)
@@ -186,7 +186,7 @@ class MeasureFlatness(Job):
         if result is None:
             run = KeptRun(path, recipe.training.device)
             measured = measure_flatness(run, self.settings, [])
-            run.folder.write_measurement(self.kind, measured.as_json(), SAVE_SECONDS)
+            run.folder.write_measurement(self.kind, asdict(measured), SAVE_SECONDS)
             result = self._result(path)
         return {**row, self.kind: result}
 
@@ -220,11 +220,6 @@ class MeasureFlatness(Job):
         return seen * sets * points * forth_and_back * double
 
 
-def _bound_error(step: dict[str, Any]) -> float:
-    """Of ½ λ ‖Δθ‖², by how far λ is from an eigenvalue."""
-    return float(0.5 * step["spectrum"]["residual"] * step["over"]["distance"] ** 2)
-
-
 @dataclass(frozen=True)
 class MeasureCurvature(MeasureFlatness):
     """Measure the Hessian of the old tasks' loss too, and what of forgetting it explains, after some of the tasks."""
@@ -233,13 +228,15 @@ class MeasureCurvature(MeasureFlatness):
     relevant: ClassVar[tuple[str, ...]] = (*MeasureFlatness.relevant, "probes", "products", "tolerance")
 
     def _summary(self, entry: dict[str, Any]) -> Any:
-        step = entry["forgetting"]
+        step, forgetting = entry["forgetting"], None
         spectrum, trace = entry["spectrum"], entry["trace"]
         converged = spectrum["converged"] and (step is None or step["spectrum"]["converged"])
+        if step is not None:  # the error of ½ λ ‖Δθ‖² follows from how far λ is from an eigenvalue
+            error = 0.5 * step["spectrum"]["residual"] * step["over"]["distance"] ** 2
+            forgetting = {**step["over"], "bound_error": error}
         return {
             "task": entry["task"], "largest": spectrum["largest"], "largest_error": spectrum["residual"],
-            "converged": converged, "trace": trace["mean"], "trace_error": trace["error"],
-            "forgetting": None if step is None else {**step["over"], "bound_error": _bound_error(step)},
+            "converged": converged, "trace": trace["mean"], "trace_error": trace["error"], "forgetting": forgetting,
         }  # fmt: skip
 
     def describe(self, row: CellRow) -> str:

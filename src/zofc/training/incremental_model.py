@@ -91,8 +91,7 @@ class IncrementalModel:
         return loader.test_batches(self.plain_batch_size(len(loader.image_set)))
 
     def plain_batch_size(self, images: int) -> int:
-        """How many of so many images at a time where nothing is trained: what the recipe says, or fewer to stay within
-        its memory."""
+        """Images at a time without training: what the recipe says, or fewer to stay within its memory budget."""
         settings = self.recipe.training
         if settings.memory is None or self.method.answers_together:
             return settings.eval_batch_size

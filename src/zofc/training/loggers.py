@@ -64,11 +64,7 @@ def _mlflow(recipe: Recipe, run: Path) -> ScalarLogger:
     return ScalarLogger(lambda scalars, step: mlflow.log_metrics(scalars, step=step), mlflow.end_run)
 
 
-LOGGERS: dict[str, Callable[[Recipe, Path], ScalarLogger]] = {
-    "tensorboard": _tensorboard,
-    "wandb": _wandb,
-    "mlflow": _mlflow,
-}
+LOGGERS = {"tensorboard": _tensorboard, "wandb": _wandb, "mlflow": _mlflow}
 
 
 def check_loggers(recipe: Recipe) -> None:

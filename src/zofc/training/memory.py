@@ -118,8 +118,7 @@ def scoring_batch_size(model: IncrementalModel, most: int) -> int:
 
 
 def memory_budget(memory: str, device: torch.device) -> int:
-    """Bytes for weights and a step. `auto`: on CUDA 90 % of what is free or reserved by this process, else half of the
-    free RAM."""
+    """Bytes for weights and a step. `auto`: on CUDA 90 % of what is free or reserved by us, else half the free RAM."""
     if memory != "auto":
         return parse_bytes(memory)
     if device.type == "cuda":

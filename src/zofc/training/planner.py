@@ -83,8 +83,7 @@ def step_bytes(
     labels: Tensor,
     chunking: Chunking,
 ) -> float:
-    """Peak bytes of a step that evaluates `part` at a chunking, with the states of all optimizers and on CUDA with the
-    making of all recordings; infinite if memory ran out."""
+    """Peak bytes of a step that evaluates `part` at a chunking, optimizer states and recordings included, or inf."""
     with measure_peak(model.device, resident_tensors(model)) as peak:
         fits = placement.rehearse(part, chunking, images, labels)
     copies = sum(value.nbytes for group in placement.groups.values() for value in group.values())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,7 @@ AnyStream = Stream | DomainStream
 
 
 def check_recipe(recipe: Recipe) -> Recipe:
-    """The recipe with the settings of its method in full, if nothing is wrong that can be told without opening data or
-    weights."""
+    """The recipe with all settings of its method, if no error is found without opening data or weights."""
     recipe = complete_recipe(recipe)
     check_placement(recipe, recipe.optimize)
     for name, group in recipe.optimize.items():
@@ -141,31 +139,17 @@ def build_stream(recipe: Recipe, notice: Callable[[str], None]) -> AnyStream:
         raise RecipeError("data.by: a stream of domains is neither joint nor followed by further sources")
     if data.by != "class" and data.first is not None:
         raise RecipeError(f"data.first: with data.by={data.by} each task is a domain, the first one too; leave it out")
-    with _advising_to_skip():
+    try:
         source = _open(recipe, data.source, notice)
         then = [open_data(recipe, spec, notice) for spec in data.then]
+    except BrokenImages as error:  # what is evaluated or learned later has no such setting
+        raise DataError(f"{error} With data.skip_broken=true, what is broken is left out.") from error
     if data.by == "domain":
         return DomainStream.build(source, order_seed=seed, classes=data.classes)
+    shape: dict[str, Any] = {"order_seed": seed, "classes": data.classes, "joint": data.joint, "then": then}
     if data.by == "domain-class":
-        return Stream.of_pairs(source, order_seed=seed, classes=data.classes, joint=data.joint, then=then)
-    return Stream.build(
-        source,
-        order_seed=seed,
-        increment=data.increment,
-        first=data.first,
-        classes=data.classes,
-        joint=data.joint,
-        then=then,
-    )
-
-
-@contextmanager
-def _advising_to_skip() -> Iterator[None]:
-    """A recipe's own data may do without what is broken; what is evaluated or learned later has no such setting."""
-    try:
-        yield
-    except BrokenImages as error:
-        raise DataError(f"{error} With data.skip_broken=true, what is broken is left out.") from error
+        return Stream.of_pairs(source, **shape)
+    return Stream.build(source, increment=data.increment, first=data.first, **shape)
 
 
 def open_stream(recipe: Recipe, notice: Callable[[str], None]) -> AnyStream:

@@ -97,8 +97,7 @@ class TaskTraining:
         return self.loader.train_batches(self.batch_size, name, start, recipe.views.augment == "crop-flip")
 
     def run(self) -> Iterator[float]:
-        """Train step by step and yield the seconds of each. After a yield, `epoch` and `step` are the position of the
-        next step."""
+        """Train step by step and yield the seconds of each; then `epoch` and `step` are those of the next step."""
         recipe = self.model.recipe
         to_plan = recipe.training.memory is not None
         peak = StepPeak(self.model.device)
@@ -122,12 +121,14 @@ class TaskTraining:
                     report = self.placement.step(images, labels, self.epoch, number)
                 self.peak_memory = max(self.peak_memory, peak.bytes)
                 self._check(report, number)
-                self._send_notices()
+                while notices := self.placement.execution.notices:
+                    self.events.send("notice", text=notices.pop(0))
                 self.model.method.after_step()
                 self.step += 1
                 seconds = time.perf_counter() - clock
                 self.meter.add(report, len(labels), seconds)
-                self.events.step(self._status(report, number + 1))
+                position = self.index, self.tasks, self.epoch, self.placement.epochs, number + 1, self.total_steps
+                self.events.step(StepStatus(*position, report.loss, self.meter.accuracy))
                 yield seconds
                 clock = time.perf_counter()
             self._close_epoch()
@@ -177,23 +178,6 @@ class TaskTraining:
             steps=self.steps_per_epoch,
         )
         self.epoch, self.step, self.meter = self.epoch + 1, 0, Meter()
-
-    def _send_notices(self) -> None:
-        notices = self.placement.execution.notices
-        while notices:
-            self.events.send("notice", text=notices.pop(0))
-
-    def _status(self, report: StepReport, done: int) -> StepStatus:
-        return StepStatus(
-            self.index,
-            self.tasks,
-            self.epoch,
-            self.placement.epochs,
-            done,
-            self.total_steps,
-            report.loss,
-            self.meter.accuracy,
-        )
 
     def _check(self, report: StepReport, number: int) -> None:
         if math.isfinite(report.loss):

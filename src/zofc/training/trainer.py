@@ -107,7 +107,7 @@ class Trainer:
     # -- one task ----------------------------------------------------------------------------------------------------
 
     def _learn(self, training: TaskTraining, optimizers: dict[str, Any] | None, request: StopRequest) -> None:
-        """Train a task from its beginning, or from the checkpoint whose optimisers are given."""
+        """Train a task from its beginning, or from the checkpoint whose optimizers are given."""
         progress, model = self.progress, training.model
         if optimizers is not None:
             training.resume(progress.epoch, progress.step, progress.meter)
@@ -181,8 +181,7 @@ class Trainer:
         self.events.send("evaluated", task=progress.done - 1, row=row, all_classes=overall, seconds=round(seconds, 3))
 
     def _test_loader(self, model: IncrementalModel, number: int, test: ImageSet) -> Loader:
-        """The loader of a group's test images, which are evaluated after every task: images that must be decoded are
-        kept in memory while there is room."""
+        """The loader of a group's test images; decoded images are kept for later evaluations while there is room."""
         if number in self.tests:
             return self.tests[number]
         loader = model.loader(test, keep=TEST_IMAGE_BYTES - sum(loader.kept_bytes for loader in self.tests.values()))
@@ -220,7 +219,7 @@ class Trainer:
         self.events.send("checkpoint", task=progress.done, epoch=progress.epoch, step=progress.step)
 
     def _restore(self, model: IncrementalModel, stream: AnyStream, checkpoint: Checkpoint) -> dict[str, Any]:
-        """Continue from a checkpoint; returns the state of its optimisers."""
+        """Continue from a checkpoint; returns the state of its optimizers."""
         progress = checkpoint.progress
         self.folder.check_recipe_unchanged(progress.recipe)
         if list(stream.classes[: len(progress.classes)]) != progress.classes:
