@@ -144,7 +144,7 @@ def test_further_sources_follow_as_one_task_each() -> None:
 def test_a_class_that_comes_twice_is_named_with_both_its_sources() -> None:
     with pytest.raises(DataError, match="class 'b' of more is already in toy"):
         Stream.build(source("abc"), order_seed=1, increment=1, then=[source("xb", name="more")])
-    with pytest.raises(DataError, match="class 'b' of more is already in the classes learnt before"):
+    with pytest.raises(DataError, match="class 'b' of more is already in the classes learned before"):
         Stream.continuing(["a", "b"], [range(2)], [source("xb", name="more")])
 
 
@@ -177,7 +177,7 @@ def test_a_stream_can_go_on_without_its_earlier_images() -> None:
     assert [task.classes for task in stream.tasks] == stream.groups == [range(0, 2), range(2, 3), range(3, 6)]
     assert [stream.has_data(group) for group in stream.groups] == [False, False, True]
     assert len(stream.test_set(range(0, 2))) == 0
-    with pytest.raises(DataError, match="task 1 was learnt in an earlier run"):
+    with pytest.raises(DataError, match="task 1 was learned in an earlier run"):
         stream.train_set(stream.tasks[1])
     train = stream.train_set(stream.tasks[2])
     assert sorted(set(train.labels.tolist())) == [3, 4, 5]

@@ -34,7 +34,7 @@ def split_classes(n: int, first: int | None, increment: int) -> list[range]:
 
 @dataclass(frozen=True)
 class Task:
-    """A set of classes that is learnt at one time; class ids are in stream order."""
+    """A set of classes that is learned at one time; class ids are in stream order."""
 
     index: int
     classes: range
@@ -144,7 +144,7 @@ class Stream:
     def continuing(
         cls, classes: Sequence[str], groups: Sequence[range], then: Sequence[Source], *, order_seed: int = 1993
     ) -> Stream:
-        """A stream whose earlier classes were learnt before and whose earlier images are not here now."""
+        """A stream whose earlier classes were learned before and whose earlier images are not here now."""
         if [c for group in groups for c in group] != list(range(len(classes))):
             raise DataError(f"earlier groups must cover the {len(classes)} earlier classes in order, got {groups}")
         return cls._assembled(classes, groups, (), then, order_seed)
@@ -161,11 +161,11 @@ class Stream:
     def train_set(self, task: Task) -> ImageSet:
         """Training images of a task."""
         if not self.has_data(task.classes):
-            raise DataError(f"task {task.index} was learnt in an earlier run; its images are not here any more")
+            raise DataError(f"task {task.index} was learned in an earlier run; its images are not here any more")
         return join([part.select(part.source.train, task.classes) for part in self.parts])
 
     def test_set(self, group: range) -> ImageSet:
-        """The test images of a group, none if it was learnt in an earlier run."""
+        """The test images of a group, none if it was learned in an earlier run."""
         return join([part.select(part.source.test, group) for part in self.parts])
 
     def seen_groups(self, task: Task) -> list[range]:
@@ -252,8 +252,8 @@ def _tasks(spans: Sequence[range], names: Sequence[str]) -> list[Task]:
 
 
 def _check_names(earlier: Sequence[str], parts: Sequence[Part]) -> None:
-    """A class is learnt once: no name may come twice."""
-    owners = dict.fromkeys(earlier, "the classes learnt before")
+    """A class is learned once: no name may come twice."""
+    owners = dict.fromkeys(earlier, "the classes learned before")
     for part in parts:
         for name in part.names:
             if name in owners:
@@ -264,7 +264,7 @@ def _check_names(earlier: Sequence[str], parts: Sequence[Part]) -> None:
 
 
 def _check_images(parts: Sequence[Part], groups: Sequence[range]) -> None:
-    """Every class can be learnt and every group can be evaluated."""
+    """Every class can be learned and every group can be evaluated."""
     for part in parts:
         train, test = part.ids(part.source.train.labels), part.ids(part.source.test.labels)
         check_trainable(part.names, train - part.start, test - part.start, part.source.name)

@@ -56,7 +56,7 @@ def demo_table(rows: Sequence[Mapping[str, Any]]) -> Grid:
             memory = f"{mine[0]['peak_memory'] / MIB:.0f} MiB" if trained else NONE
             time = f"{_train_seconds(rows, name) / unit:.1f} ×" if trained else NONE
             body.append((mine[0]["title"], *cells, memory, time))
-    headers = ("demonstration", "all classes %", "last task %", "forgetting", "memory of a step", "time")
+    headers = ("Recipe", "All classes (%)", "Last task (%)", "Forgetting", "Memory", "Time")
     return Grid(headers, tuple(body), names=len(headers))
 
 

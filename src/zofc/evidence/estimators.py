@@ -69,5 +69,5 @@ def estimators_table(rows: Sequence[Mapping[str, Any]]) -> Grid:
             cells = [spread([row[key] for row in mine]) for key in ("all_classes", "average_incremental", "forgetting")]
             seconds = min(row["seconds"]["train"] for row in mine)
             body.append((line.title, *cells, f"{seconds:.0f} s", str(len(mine))))
-    headers = ("way", "all classes %", "average over time %", "forgetting", "training", "seeds")
+    headers = ("Estimator", "All classes (%)", "Average over time (%)", "Forgetting", "Training", "Seeds")
     return Grid(headers, tuple(body), names=len(headers))

@@ -53,7 +53,7 @@ def accuracy_grid(table: RowTable) -> Grid:
     for line in TABLE_LINES:
         cells = [" / ".join(accuracy_cells(table, line, setting)) for setting in settings]
         body.append((line, *(NONE if cell.startswith(NONE) else cell for cell in cells)))
-    return Grid(("all classes % / forgetting", *settings), tuple(body))
+    return Grid(("All classes (%) / forgetting", *settings), tuple(body))
 
 
 def claims_grid(claims: Sequence[Claim], verdicts: Mapping[str, Verdict]) -> Grid:

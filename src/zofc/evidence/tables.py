@@ -43,6 +43,7 @@ PLANS = {  # a plan of a step, with the rows of zeroth and of first order
     "least, fp32": ("least-fp32", "first-least"),
     "least, bf16": ("least-bf16", "first-least-bf16"),
 }
+STEP_HEADS = ("Step", "Time (ms)", "Memory (GiB)", "Speed-up")
 StepRows = dict[str, Mapping[str, Any]]
 
 
@@ -57,8 +58,8 @@ def results_table(table: RowTable) -> Grid:
         cells = [cell for setting in settings for cell in accuracy_cells(table, line, setting)]
         if any(cell != NONE for cell in cells):
             body.append((title, *cells))
-    heads = [f"{title}: {what}" for title in settings.values() for what in ("all classes %", "forgetting")]
-    return Grid(("", *heads), tuple(body))
+    heads = [head for title in settings.values() for head in (f"{title} (%)", "Forgetting")]
+    return Grid(("Method", *heads), tuple(body))
 
 
 # -- steps -----------------------------------------------------------------------------------------------------------
@@ -85,13 +86,13 @@ def steps_table(rows: StepRows, shown: Sequence[str] = ()) -> Grid:
             for key, digits in (("correlation", 4), ("forwards", 2))
         )
         body.append((*_step_cells(row, rows), ratio, correlation, forwards))
-    return Grid(("step", "ms", "GiB", "published ÷ this", "this ÷ first order", "correlation", "F"), tuple(body))
+    return Grid((*STEP_HEADS, "Time ÷ first order", "Correlation", "Forwards"), tuple(body))
 
 
 def speed_table(rows: StepRows) -> Grid:
     """Time and memory of the steps that a reader chooses between."""
     body = tuple(_step_cells(rows[name], rows) for name in SPEED_STEPS if name in rows)
-    return Grid(("step", "ms", "GiB", "published ÷ this"), body)
+    return Grid(STEP_HEADS, body)
 
 
 def _step_cells(row: Mapping[str, Any], rows: StepRows) -> tuple[str, str, str, str]:
@@ -110,7 +111,7 @@ def memory_table(rows: StepRows) -> Grid:
             row = rows.get(name)
             cells += (NONE, NONE) if row is None else (f"{row['peak_bytes'] / 2**30:.3f}", f"{row['milliseconds']:.0f}")
         body.append((plan, *cells))
-    return Grid(("plan of a step", "zeroth order: GiB", "ms", "first order: GiB", "ms"), tuple(body))
+    return Grid(("Plan", "Zeroth order (GiB)", "Step (ms)", "First order (GiB)", "Step (ms)"), tuple(body))
 
 
 # -- settings --------------------------------------------------------------------------------------------------------
