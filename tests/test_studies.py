@@ -416,7 +416,7 @@ def test_what_would_be_refused_is_said_before_anything_is_run(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("study", "change", "why"),
     [
-        ("query-ablation", "optimize.peft.queries=7", "query-ablation says itself what it is"),
+        ("query-ablation", "optimize.peft.queries=7", "the lines of query-ablation set it themselves"),
         ("placement-ablation", "optimize.peft.order=zeroth", "placement-ablation says itself"),
         ("peft-choice", "peft.kind=lora", "peft-choice says itself"),
         ("main-table", "seed=5", "say how many with --seeds"),
@@ -564,7 +564,7 @@ def test_how_a_step_is_executed_is_part_of_what_it_costs_and_what_is_kept_is_not
     for other, same in (("training.threads=1", False), ("training.recompute=true", False), ("seed=2", False),
                         ("training.keep_tasks=true", True), ("training.checkpoint_minutes=1", True)):  # fmt: skip
         assert (replace(cell, recipe=change_recipe(cell.recipe, [other])).name(Path()) == name) is same
-    assert replace(cell, work=jobs.MeasureCost(7)).name(Path()) != name
+    assert replace(cell, job=jobs.MeasureCost(7)).name(Path()) != name
 
 
 def test_a_cost_that_cannot_be_measured_is_reported_and_the_others_are(tmp_path: Path, tiny_weights: Path) -> None:
@@ -661,7 +661,7 @@ def test_curvature_is_measured_after_some_tasks_and_told_with_what_forgetting_is
 
 def test_other_studies_share_the_runs_that_keep_their_tasks(tmp_path: Path, tiny_weights: Path) -> None:
     both = plan(tmp_path, tiny_weights, "placement-ablation", "flatness-curves")
-    runs = {name: cell for name, cell in both.distinct.items() if cell.work == jobs.TRAIN}
+    runs = {name: cell for name, cell in both.distinct.items() if cell.job == jobs.TRAIN}
     assert len(runs) == 4  # ZO-FC is in both
     keeps = {cell.labels["line"]: cell.recipe.training.keep_tasks for cell in runs.values()}
     assert keeps == {"ZO-FC": True, "Adapter + Cls., FO": True, "Adapter + Cls., ZO": True,

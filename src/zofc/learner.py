@@ -193,21 +193,19 @@ class Learner:
         if path.exists() and any(path.iterdir()) and not Run(path).saved:
             raise RunError(f"{path} is not empty and holds no saved model; choose another folder")
         tasks = [(task.start, task.stop) for task in self.model.tasks]
-        history = self.history
-        rows = list(history.rows)
-        rows += [[None] * (i + 1) for i in range(len(rows), len(tasks))]  # learned, not measured
-        counts = [*history.counts, *([0] * (len(tasks) - len(history.counts)))]
-        done = len(tasks)
+        history, done = self.history, len(tasks)
+        unmeasured: list[list[float | None]] = [[None] * (i + 1) for i in range(len(history.rows), done)]
+        counts = [*history.counts, *([0] * (done - len(history.counts)))]
         groups = [list(self.classes[start:stop]) for start, stop in tasks]
         progress = Progress(
             recipe=settings_digest(self.recipe.model_dump(mode="json")), classes=list(self.classes), tasks=tasks,
-            groups=groups, done=done, inherited=done, rows=rows, counts=counts, trained=history.trained,
+            groups=groups, done=done, inherited=done, rows=[*history.rows, *unmeasured], counts=counts,
+            trained=history.trained,
         )  # fmt: skip
         with new_run(path, self.recipe) as run:
             save_checkpoint(run, progress, self.model.method.state_dict(), {})
             made_with = {**environment(self.model.device), "backbone": self.model.backbone.describe()}
-            plugins = plugins_used(self.recipe)
-            run.write_environment({**made_with, "plugins": plugins} if plugins else made_with)
+            run.write_environment({**made_with, **plugins_used(self.recipe)})
             run.write_metrics({"finished": True, "saved": True, "tasks": done, "tasks_total": done})
 
     @classmethod

@@ -30,7 +30,7 @@ from zofc.runfolder import open_run
 from zofc.runfolder.checkpoint import load_checkpoint, load_task
 from zofc.training.device import pick_device, set_up
 from zofc.training.incremental_model import IncrementalModel
-from zofc.training.resolve import AnyStream, continue_stream, open_stream, require_plugins
+from zofc.training.resolve import AnyStream, open_stream, require_plugins
 
 RowChoice = Literal["own", "all"]
 Split = Literal["test", "train"]
@@ -70,10 +70,7 @@ class KeptRun:
     def _open(self, notice: Callable[[str], None]) -> AnyStream:
         progress = self.progress
         self.folder.check_weights(self.model.backbone.checksum)
-        if progress.inherited:
-            stream = continue_stream(self.recipe, progress, notice)
-        else:
-            stream = open_stream(self.recipe, notice)
+        stream = open_stream(self.recipe, notice, progress)
         if list(stream.classes[: len(progress.classes)]) != progress.classes:
             raise RunError(f"{self.folder} learned other classes than the data now has; was the data set changed?")
         for changed in self.folder.changed_data(stream.checksums):
@@ -128,10 +125,10 @@ def repeat_task(method: Classifier, task: int, seen: int, rows: RowChoice) -> Cl
     return view
 
 
-def _batch_loss(method: Classifier, view: Classifier, batch: Batch, kept: Any, point: Point) -> Tensor:
-    """The loss of a batch at a point; without what is `kept` of its images, they are prepared anew, to save memory."""
-    prepared = method.prepare(batch[0]) if kept is None else kept
-    return view.loss(point, method.features(point, prepared), batch[1])
+def _batch_loss(method: Classifier, view: Classifier, batch: Batch, prepared: Any, point: Point) -> Tensor:
+    """The loss of a batch at a point; its images are prepared again if that was not kept, to save memory."""
+    features = method.features(point, method.prepare(batch[0]) if prepared is None else prepared)
+    return view.loss(point, features, batch[1])
 
 
 def task_losses(

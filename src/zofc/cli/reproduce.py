@@ -89,7 +89,7 @@ def _print_plan(cells: dict[str, Cell], workers: int) -> None:
         out.print(f"  {escape(f'{line}  {setting}  seed {seed}')}  [dim]{name}[/]", highlight=False, soft_wrap=True)
     estimate = forecast(list(cells.values()), workers)
     if estimate.seconds or not (estimate.unknown or estimate.refused):
-        alone = "; what is timed has the machine for itself" * any(cell.work.alone for cell in cells.values())
+        alone = "; what is timed has the machine for itself" * any(cell.job.alone for cell in cells.values())
         out.print(f"about {format_duration(estimate.seconds)} here with {workers} at a time{alone}")
     for heading, reasons in (("would be refused", estimate.refused), ("not estimated", estimate.unknown)):
         for text in describe_reasons(reasons):

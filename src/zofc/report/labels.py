@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from zofc.runfolder import Run
 
@@ -23,20 +22,17 @@ def data_split(run: Run) -> str:
 
 def orders(run: Run) -> dict[str, str]:
     """Which order optimizes which group, the head last: `peft ZO ×4`, `head FO`."""
-    groups = sorted((run.setting("optimize") or {}).items(), key=lambda item: item[0] == "head")
-    return {str(group): f"{group} {_order(how)}" for group, how in groups}
+    words = {}
+    for group, plan in sorted((run.setting("optimize") or {}).items(), key=lambda item: item[0] == "head"):
+        estimator = str(plan.get("estimator", "spsa")).replace("_", " ")
+        zeroth = f"ZO ×{plan.get('queries', '?')}{'' if estimator == 'spsa' else f' {estimator}'}"
+        words[str(group)] = f"{group} {zeroth if plan.get('order') == 'zeroth' else 'FO'}"
+    return words
 
 
 def placement(run: Run) -> str:
     """The order of each group of a run, in words."""
     return ", ".join(orders(run).values()) or "nothing trained"
-
-
-def _order(how: Mapping[str, Any]) -> str:
-    if how.get("order") != "zeroth":
-        return "FO"
-    estimator = str(how.get("estimator", "spsa")).replace("_", " ")
-    return f"ZO ×{how.get('queries', '?')}" + ("" if estimator == "spsa" else f" {estimator}")
 
 
 def labels(runs: Sequence[Run]) -> list[str]:

@@ -35,7 +35,7 @@ def evaluation_tables(result: Json, confused: Sequence[tuple[str, str, int]]) ->
 
 
 def diagnosis_tables(result: Json) -> Iterator[RenderableType]:
-    """Of each zeroth-order set, what was measured and what it means, and its alignment by number of queries."""
+    """For each zeroth-order set, measurements with their meaning, and alignment by number of queries."""
     where = f"start of task {result['task']} of {result['tasks']}, nothing trained; {_device(result)}"
     yield _heading(result["recipe"], f"{where}; batches of {result['batch_size']}: {result['batches']}")
     yield from _notes(result["notices"])
@@ -46,27 +46,23 @@ def diagnosis_tables(result: Json) -> Iterator[RenderableType]:
         lines = tuple((line["what"], line["measured"], line["verdict"]) for line in one["lines"])
         yield Text()
         yield Grid(("", "measured", "what it means"), lines, title, names=3)
-        points = tuple(
-            (
-                f"{point['queries']}{' (the recipe)' * (point['queries'] == one['queries'])}",
-                f"{point['cosine']:.4f}",
-                f"{point['theory']:.4f}",
-            )
-            for point in one["alignments"]
-        )
+        points = []
+        for point in one["alignments"]:
+            mark = " (the recipe)" * (point["queries"] == one["queries"])
+            points.append((f"{point['queries']}{mark}", f"{point['cosine']:.4f}", f"{point['theory']:.4f}"))
         yield Text()
-        yield Grid(("Q", "cosine to the gradient", "in theory, √(Q/(Q+d−1))"), points)
+        yield Grid(("Q", "cosine to the gradient", "in theory, √(Q/(Q+d−1))"), tuple(points))
 
 
 # -- cost ------------------------------------------------------------------------------------------------------------
 
 
 def cost_tables(result: Json) -> Iterator[RenderableType]:
-    """Memory, seconds and operations of an image answered and of a step in each phase, and the paper's formulas."""
+    """Memory, time and operations of a prediction and of a step in each phase, and the paper's formulas."""
     where = f"task {result['task']} of {result['tasks']}, a batch of {result['batch_size']}; {_device(result)}"
     yield _heading(result["recipe"], where)
     yield from _notes(result["notices"])
-    yield Grid(("", ""), tuple(_resources(result)), names=2)
+    yield _resources(result)
     yield Text()
     yield _steps(result)
     for phase in result["phases"]:
@@ -81,31 +77,29 @@ def cost_tables(result: Json) -> Iterator[RenderableType]:
     yield from _notes(result["conventions"])
 
 
-def _resources(result: Json) -> Iterator[tuple[str, str]]:
-    memory, parameters = result["memory"], result["parameters"]
+def _resources(result: Json) -> Grid:
+    memory, parameters = {name: format_bytes(size) for name, size in result["memory"].items()}, result["parameters"]
     groups = ", ".join(f"{name} {size:,}" for name, size in parameters["moving"].items()) or "none"
-    yield "parameters", f"{parameters['frozen']:,} frozen; moving: {groups}"
-    yield "resident", f"{format_bytes(memory['resident'])}, of which {format_bytes(memory['weights'])} the backbone"
-    yield "evaluation", f"{format_bytes(memory['evaluation'])} at most, {result['eval_batch_size']} images at a time"
-    before, most = format_bytes(memory["rss"]), format_bytes(memory["rss_peak"])
-    yield "process", f"{before} before the first step, {most} at most in steps (rss)"
-    yield "making a batch", format_duration(result["loading_seconds"])
+    rows = (
+        ("parameters", f"{parameters['frozen']:,} frozen; moving: {groups}"),
+        ("resident", f"{memory['resident']}, of which {memory['weights']} the backbone"),
+        ("evaluation", f"{memory['evaluation']} at most, {result['eval_batch_size']} images at a time"),
+        ("process", f"{memory['rss']} before the first step, {memory['rss_peak']} at most in steps (rss)"),
+        ("making a batch", format_duration(result["loading_seconds"])),
+    )
+    return Grid(("", ""), rows, names=2)
 
 
 def _steps(result: Json) -> Grid:
-    """A column for an image answered and one for a step of each phase."""
-    forward, seconds = result["forward"], result["evaluation_seconds"]
-    columns = [
-        ("an image answered", format_duration(seconds), "", format_bytes(result["memory"]["evaluation"]),
-         *_operations(forward["evaluation"], forward["evaluation"] / forward["backbone"], forward["formula"]))
-    ]  # fmt: skip
+    """A column for a prediction and one for a step of each phase."""
+    forward, memory = result["forward"], format_bytes(result["memory"]["evaluation"])
+    executed = _operations(forward["evaluation"], forward["evaluation"] / forward["backbone"], forward["formula"])
+    columns = [("prediction of an image", format_duration(result["evaluation_seconds"]), "", memory, *executed)]
     for phase in result["phases"]:
-        formula = None if phase["formula"] is None else phase["formula"]["total"]
-        columns.append(
-            (f"a step: {', '.join(phase['groups'])} ({phase['epochs']} epochs)", format_duration(phase["step_seconds"]),
-             format_duration(phase["epoch_seconds"]), format_bytes(phase["peak"]),
-             *_operations(phase["executed"]["total"], phase["forwards"], formula))
-        )  # fmt: skip
+        title = f"a step: {', '.join(phase['groups'])} ({phase['epochs']} epochs)"
+        times = (format_duration(phase[key]) for key in ("step_seconds", "epoch_seconds"))
+        executed = _operations(phase["executed"]["total"], phase["forwards"], (phase["formula"] or {}).get("total"))
+        columns.append((title, *times, format_bytes(phase["peak"]), *executed))
     names = ("", "time", "time of an epoch", "peak memory", "multiply–adds", "in plain forwards", "the paper's formula",
              "over ours")  # fmt: skip
     return Grid(names, tuple(columns)).transposed("")
@@ -120,7 +114,7 @@ def _operations(executed: float, forwards: float, formula: float | None) -> tupl
 
 
 def flatness_tables(result: Json, verdicts: Mapping[str, str | None]) -> Iterator[RenderableType]:
-    """Of each set of parameters: scores and curvature after each task, forgetting from one to the next, smoothing."""
+    """For each set of parameters: scores and curvature after each task, forgetting by the next, smoothing."""
     settings = result["settings"]
     yield from _notes(result["notices"])
     images = sum(result["images"].values())

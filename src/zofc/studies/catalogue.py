@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 
 from zofc import paper
 from zofc.errors import RecipeError, nearest
@@ -39,7 +40,7 @@ class StudyPanel:
     lines: tuple[StudyLine, ...]
 
 
-TOLD = ("name", "title", "method.name", "peft.kind", "head.kind")  # by the title of a line
+FIXED_KEYS = ("name", "title", "method.name", "peft.kind", "head.kind")  # stated by the title of a line
 
 
 @dataclass(frozen=True)
@@ -57,35 +58,34 @@ class Study:
     def cells(self, scale: Scale, seeds: Sequence[int], datasets: Sequence[str], changes: Sequence[str]) -> list[Cell]:
         """Every recipe of the study, for these seeds and data sets."""
         self._check(changes)
-        found = []
-        for seed in seeds:
-            for setting in self.columns(datasets):
-                for line in self.lines:
-                    if self._refusal(line, setting) is None:
-                        recipe = self._recipe(line, setting, scale, seed, changes)
-                        labels: dict[str, str | int | float] = {"line": line.title, "setting": setting, "seed": seed}
-                        found.append(Cell(labels, recipe, self.work(scale)))
-        return found
+        cells = []
+        for seed, name, line in product(seeds, self.columns(datasets), self.lines):
+            if self._refusal(line, name) is None:
+                setting = SETTINGS[name]
+                recipe = _shipped(f"{line.family}/{setting.recipes}", (*setting.changes, *line.changes))
+                recipe = change_recipe(scale.apply(recipe.model_copy(update={"seed": seed})), changes)
+                cells.append(Cell({"line": line.title, "setting": name, "seed": seed}, recipe, self.job(scale)))
+        return cells
 
     def _check(self, changes: Sequence[str]) -> None:
-        """A change for every recipe must leave a line what its title says."""
+        """Refuse changes that contradict the title of a line."""
         own = {change.partition("=")[0] for line in self.lines for change in line.changes}
         for key in (change.partition("=")[0] for change in changes):
             if key == "seed":
                 raise RecipeError("seed: a study has seeds of its own; say how many with --seeds")
-            if key in own or key in TOLD or key.endswith(".order"):
-                raise RecipeError(f"{key}: {self.name} says itself what it is, line by line, so it cannot be changed")
+            if key in own or key in FIXED_KEYS or key.endswith(".order"):
+                raise RecipeError(f"{key}: the lines of {self.name} set it themselves, so it cannot be changed")
 
     def left_out(self, setting: str) -> dict[str, list[str]]:
-        """The lines that cannot be had in a setting, by the reason."""
-        found: dict[str, list[str]] = {}
+        """The lines that a setting cannot have, by reason."""
+        reasons: dict[str, list[str]] = {}
         for line in self.lines:
             if why := self._refusal(line, setting):
-                found.setdefault(why, []).append(line.title)
-        return found
+                reasons.setdefault(why, []).append(line.title)
+        return reasons
 
-    def work(self, scale: Scale) -> Job:
-        """What is done with each of its recipes."""
+    def job(self, scale: Scale) -> Job:
+        """The job that is done with each of its recipes."""
         if self.shows in ("memory", "runtime", "operations"):
             return MeasureCost(scale.timed_steps)
         if self.shows == "flatness":
@@ -98,17 +98,12 @@ class Study:
         """The settings of the study that use these data sets."""
         return [name for name in self.settings if SETTINGS[name].dataset in datasets]
 
-    def _recipe(self, line: StudyLine, setting: str, scale: Scale, seed: int, changes: Sequence[str]) -> Recipe:
-        there = SETTINGS[setting]
-        recipe = _loaded(f"{line.family}/{there.recipes}", (*there.changes, *line.changes))
-        return change_recipe(scale.apply(recipe.model_copy(update={"seed": seed})), changes)
-
     def _refusal(self, line: StudyLine, setting: str) -> str | None:
         """Why a line has no cell in a setting; empty where the paper has none either."""
         there = SETTINGS[setting]
         if f"{line.family}/{there.recipes}" not in recipe_names():
             return ""
-        recipe = _loaded(f"{line.family}/{there.recipes}", there.changes)
+        recipe = _shipped(f"{line.family}/{there.recipes}", there.changes)
         return method_class(recipe).refuses_domains if recipe.data.by == "domain" else None
 
     def printed(self, line: StudyLine, setting: str) -> dict[str, float]:
@@ -122,7 +117,7 @@ class Study:
 
 
 @cache
-def _loaded(name: str, changes: tuple[str, ...]) -> Recipe:
+def _shipped(name: str, changes: tuple[str, ...]) -> Recipe:
     """A shipped recipe, which many cells share."""
     return load_recipe(name, changes)
 

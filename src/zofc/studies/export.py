@@ -1,4 +1,4 @@
-"""A study's table as files for other programs: CSV, a line for each number, and LaTeX."""
+"""A study's table as CSV, with one line for each number, and as LaTeX."""
 
 from __future__ import annotations
 
@@ -15,25 +15,24 @@ COLUMNS = ("study", "scale", "fast", "line", "setting", "metric", "mean", "std",
 
 
 def as_csv(study: str, scale: Scale, numbers: Iterable[Number]) -> str:
-    """`seeds` is how many the mean is over, `failed` how many others failed; what there is not is left empty."""
+    """CSV text: `seeds` is the number of seeds behind a mean, `failed` that of failures; unknown values are empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     about = study, scale.name, str(scale.fast).lower()
     for one in numbers:
         if one.values or one.failed or one.printed is not None:
-            found = _plain(one.mean), _plain(one.spread), len(one.values), one.failed, _plain(one.printed)
-            writer.writerow([*about, one.line, one.setting, one.metric, *found])
+            mean, spread, paper = (
+                "" if value is None else f"{value:.10g}" for value in (one.mean, one.spread, one.printed)
+            )
+            row = one.line, one.setting, one.metric, mean, spread, len(one.values), one.failed, paper
+            writer.writerow([*about, *row])
     return text.getvalue()
-
-
-def _plain(value: float | None) -> str:
-    return "" if value is None else f"{value:.10g}"
 
 
 # -- LaTeX -----------------------------------------------------------------------------------------------------------
 
-SHORT = {  # heads of columns, which a note below the table spells out
+SHORT = {  # headings of columns, explained in a note below the table
     "average_incremental": "avg", "all_classes": "last", "forgetting": "fgt", "gigabytes": "GiB", "seconds": "s",
     **{metric: f"Φ {number}" for number, metric in enumerate(FLATNESS_COLUMNS, 1)},
 }  # fmt: skip
@@ -64,24 +63,24 @@ TABLE = r"""%% needs \usepackage{booktabs}
 """
 
 
-def as_latex(grid: Grid, settings: Sequence[str], measures: Mapping[str, str]) -> str:
-    """A booktabs table under its title: each setting over its measures; warnings and notes below."""
-    width = len(measures)
+def as_latex(grid: Grid, settings: Sequence[str], columns: Mapping[str, str]) -> str:
+    """A booktabs table under its title: each setting over its columns; warnings and notes below."""
+    width = len(columns)
     starts = range(2, 2 + width * len(settings), width)
     lines = [
         " & ".join(["", *(rf"\multicolumn{{{width}}}{{c}}{{{_latex(name)}}}" for name in settings)]) + r" \\",
         "".join(rf"\cmidrule(lr){{{start}-{start + width - 1}}}" for start in starts),
-        _row(["", *[SHORT.get(metric, words) for metric, words in measures.items()] * len(settings)]),
+        _latex_row(["", *[SHORT.get(metric, words) for metric, words in columns.items()] * len(settings)]),
         r"\midrule",
-        *map(_row, grid.rows),
+        *map(_latex_row, grid.rows),
     ]
-    spelled = "; ".join(f"{SHORT[metric]}: {words}" for metric, words in measures.items() if metric in SHORT)
-    below = [*(f"Warning: {text}" for text in grid.warnings), *[f"{spelled}."] * bool(spelled), *grid.notes]
+    legend = "; ".join(f"{SHORT[metric]}: {words}" for metric, words in columns.items() if metric in SHORT)
+    below = [*(f"Warning: {text}" for text in grid.warnings), *[f"{legend}."] * bool(legend), *grid.notes]
     notes = "\n\n".join(map(_latex, below))
     return TABLE % (_latex(grid.title), "r" * width * len(settings), "\n".join(lines), notes)
 
 
-def _row(cells: Sequence[str]) -> str:
+def _latex_row(cells: Sequence[str]) -> str:
     return " & ".join(map(_latex, cells)) + r" \\"
 
 

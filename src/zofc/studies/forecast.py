@@ -1,4 +1,4 @@
-"""Before cells are worked: which of them would be refused, and how long the others will take here."""
+"""Before cells are run: which of them would be refused, and how long the others will take on this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Reasons = dict[str, list[str]]  # cells by why
 
 @dataclass
 class Forecast:
-    """What can be said of cells without working them."""
+    """The expected time of cells, and those that have none."""
 
     seconds: float = 0.0
     refused: Reasons = field(default_factory=dict)
@@ -38,11 +38,11 @@ def forecast(cells: Sequence[Cell], workers: int = 1) -> Forecast:
             try:
                 check_recipe(cell.recipe)
                 reasons = found.unknown
-                seconds = cell.work.passes(cell.recipe) / _speed(cell.recipe, speeds)
+                seconds = cell.job.passes(cell.recipe) / _speed(cell.recipe, speeds)
             except ZofcError as error:
                 reasons.setdefault(str(error), []).append(str(cell))
                 continue
-            if cell.work.alone:
+            if cell.job.alone:
                 alone += seconds
             else:
                 shared.append(seconds)
@@ -51,7 +51,7 @@ def forecast(cells: Sequence[Cell], workers: int = 1) -> Forecast:
 
 
 def _speed(recipe: Recipe, known: dict[tuple[str, ...], float | ZofcError]) -> float:
-    """Images a second, or why it is not known; asked once."""
+    """Images a second, or why it is not known; measured once for each backbone."""
     key = recipe.backbone.model_dump_json(), recipe.training.precision, recipe.training.device
     if key not in known:
         try:

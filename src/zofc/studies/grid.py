@@ -1,8 +1,8 @@
-"""A grid of cells, worked several at a time, that can be stopped at any moment and continued.
+"""A grid of cells, several at a time, that can be interrupted and continued at any moment.
 
-A cell is a recipe with labels and a way to work it (`work`), which is to train it unless said otherwise. Its result is
-found again by these, so that what is finished is not worked again, what was interrupted goes on, and a cell that two
-studies share is worked once. A cell that fails is reported and stops no other but those that need it.
+A cell is a recipe with labels and a job, which is to train it by default. The name of its result follows from recipe
+and job, so finished cells are not repeated, interrupted ones continue, and cells that studies share are done once. A
+failed cell is reported; only cells that need it fail with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Cell:
 
     labels: Mapping[str, str | int | float]
     recipe: Recipe
-    work: Job = TRAIN
+    job: Job = TRAIN
 
     def __post_init__(self) -> None:
         """Results are found again by the digest of a recipe in full."""
@@ -44,30 +44,30 @@ class Cell:
 
     @property
     def needed(self) -> Cell | None:
-        """The cell that must be worked before this one."""
-        return None if self.work.needs is None else replace(self, work=self.work.needs)
+        """The cell that must be done before this one."""
+        return None if self.job.needs is None else replace(self, job=self.job.needs)
 
     def name(self, runs: Path) -> str:
         """Of its result, below `runs`."""
-        return self.work.name(self.recipe, runs)
+        return self.job.name(self.recipe, runs)
 
     def done(self, runs: Path) -> bool:
-        """What cannot be read is not finished; why it cannot is said when it is worked."""
+        """Whether its result is there; one that cannot be read is not, and doing the job reports why."""
         try:
-            return self.work.done(self.recipe, runs)
+            return self.job.done(self.recipe, runs)
         except ZofcError:
             return False
 
     def describe(self, row: CellRow) -> str:
-        """Its row in a few words."""
-        return f"failed: {row['failed']}" if "failed" in row else self.work.describe(row)
+        """A summary of its row."""
+        return f"failed: {row['failed']}" if "failed" in row else self.job.describe(row)
 
 
 def run_cell(cell: Cell, runs: Path) -> CellRow:
-    """Job what is left of a cell; its labels with what was found, or with why it failed."""
+    """Do what is left of a cell; its labels with the result, or with the reason why it failed."""
     gc.collect()  # the memory of a cell is its own
     try:
-        return {**cell.labels, **cell.work.do(cell.recipe, runs)}
+        return {**cell.labels, **cell.job.do(cell.recipe, runs)}
     except Interrupted:
         raise Interrupted(STOPPED) from None  # not by resuming this run, which is one of many
     except Exception as error:  # whatever it is, the other cells go on
@@ -76,14 +76,14 @@ def run_cell(cell: Cell, runs: Path) -> CellRow:
 
 
 def run_grid(cells: Sequence[Cell], runs: Path, workers: int = 1) -> Iterator[tuple[Cell, CellRow]]:
-    """The cells' results as they come: first of those that need no other, then of those that do, at last of those that
-    want the machine for themselves. What needs a failed cell fails with it."""
+    """Results in order of completion: first of cells that need no other, then of those that do, last of those that run
+    alone. A cell that needs a failed one fails too."""
     failed: dict[str, str] = {}
     for stage in range(3):
         ready = []
         for cell in cells:
             needed = cell.needed
-            if stage == (2 if cell.work.alone else int(needed is not None)):
+            if stage == (2 if cell.job.alone else int(needed is not None)):
                 why = None if needed is None else failed.get(needed.name(runs))
                 if why is None:
                     ready.append(cell)
@@ -104,7 +104,7 @@ def _work(cells: Sequence[Cell], runs: Path, workers: int) -> Iterator[tuple[Cel
                 yield cell, run_cell(cell, runs)
             else:
                 left.append(cell)
-        left.sort(key=_passes, reverse=True)  # so that none is worked alone at the end
+        left.sort(key=_passes, reverse=True)  # so that no long cell is left to one worker at the end
     threads = max(1, (os.cpu_count() or 1) // workers)
     shared = [replace(cell, recipe=_with_threads(cell.recipe, threads)) for cell in left]
     for number, row in in_processes(partial(run_cell, runs=runs), shared, workers, take_device):
@@ -112,9 +112,9 @@ def _work(cells: Sequence[Cell], runs: Path, workers: int) -> Iterator[tuple[Cel
 
 
 def _passes(cell: Cell) -> float:
-    """About how long a cell takes; what will fail takes no time."""
+    """An estimate of how long a cell takes; one that will fail takes no time."""
     try:
-        return cell.work.passes(cell.recipe)
+        return cell.job.passes(cell.recipe)
     except ZofcError:
         return 0.0
 
@@ -138,9 +138,9 @@ def collect(
     workers: int = 1,
     on_progress: Callable[[str], None] = print,
 ) -> list[CellRow]:
-    """Run a grid and keep its rows, in the order of the cells, in the file `out`, written anew after each. Rows that
-    are there already are kept: those of a run of the same recipe for it, the others behind all. What had failed is
-    tried again if it is asked for, and else stays known to have failed."""
+    """Run a grid and keep its rows in the file `out`, written again after each cell, in the order of the cells. Rows
+    that are already there are reused for cells with the same run, else kept at the end; failed cells are tried again.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     kept = _rows_before(out, about)
     known = {row["run"]: row for row in kept if "run" in row}

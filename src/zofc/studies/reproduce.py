@@ -24,7 +24,7 @@ from zofc.studies.settings import SETTINGS
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done for some studies."""
+    """Studies, and how their cells are run."""
 
     studies: tuple[Study, ...]
     scale: Scale
@@ -39,7 +39,7 @@ class Plan:
 
     @cached_property
     def distinct(self) -> dict[str, Cell]:
-        """Every cell of the plan once, with those that it needs, by the name of its result."""
+        """Every cell of the plan and those that it needs, once each, by the name of its result."""
         cells = [cell for study in self.studies for cell in self.cells(study)]
         cells = [one for cell in cells for one in (cell.needed, cell) if one is not None]
         cells.sort(key=lambda cell: not cell.recipe.training.keep_tasks)  # a run that keeps its tasks serves both
@@ -56,7 +56,7 @@ class Plan:
         """How many of its cells are finished, in words."""
         words, cells = [], self.distinct.values()
         for what, trained in (("run", True), ("measurement", False)):
-            finished = [cell.done(self.runs) for cell in cells if (cell.work == TRAIN) is trained]
+            finished = [cell.done(self.runs) for cell in cells if (cell.job == TRAIN) is trained]
             if finished:
                 words.append(f"{len(finished)} {what}{'s' * (len(finished) != 1)}, {sum(finished)} finished")
         return "; ".join(words) or "no runs"
@@ -72,11 +72,11 @@ def studies_on(studies: Sequence[Study], datasets: Sequence[str]) -> tuple[Study
     return found
 
 
-# -- running, and what comes of it -----------------------------------------------------------------------------------
+# -- running and writing ---------------------------------------------------------------------------------------------
 
 
 def run_plan(plan: Plan, out: Path, workers: int, on_progress: OnProgress) -> dict[str, Grid]:
-    """Job what is left of a plan, then write every study's outputs below `out`; its tables by name."""
+    """Do what is left of a plan, then write every study's outputs below `out`; returns its tables by name."""
     for folder, option in ((plan.runs, "--runs"), (output_folder(out, plan.scale), "--output")):
         ready_to_write(folder / "any", f"; choose another folder with {option}")  # else its work would be lost
     distinct = plan.distinct
@@ -99,7 +99,7 @@ def output_folder(out: Path, scale: Scale) -> Path:
 
 
 def _write(plan: Plan, study: Study, rows: Sequence[CellRow], folder: Path) -> Grid:
-    """A study's files, in place of those that were there, unless every run failed."""
+    """Write a study's files, replacing earlier ones unless every run failed."""
     folder.mkdir(parents=True, exist_ok=True)
     scale, columns = plan.scale, study.columns(plan.datasets)
     grid = tables.table(study, scale, rows, columns, plan.changes)

@@ -58,13 +58,13 @@ def check_recipe(recipe: Recipe) -> Recipe:
     return recipe
 
 
-def plugins_used(recipe: Recipe) -> list[dict[str, str]]:
-    """What a run records of the plug-ins that its recipe needs."""
+def plugins_used(recipe: Recipe) -> dict[str, list[dict[str, str]]]:
+    """What the environment of a run records of the plug-ins that its recipe needs, under `plugins`."""
     names: list[tuple[Registry[Any], str]] = [(METHODS, recipe.method.name), (PEFTS, recipe.peft.kind)]
     names += [(SOURCES, spec.partition(":")[0]) for spec in (recipe.data.source, *recipe.data.then)]
     names += [(ESTIMATORS, plan.estimator) for plan in recipe.optimize.values() if plan.order == "zeroth"]
     records = [record for registry, name in names if (record := registry.plugin(name))]
-    return list({record["provides"]: record for record in records}.values())
+    return {"plugins": list({record["provides"]: record for record in records}.values())} if records else {}
 
 
 def require_plugins(run: Run) -> list[str]:
@@ -125,13 +125,6 @@ def order_seed(recipe: Recipe) -> int:
     return recipe.seed if recipe.data.order_seed is None else recipe.data.order_seed
 
 
-def check_tasks(recipe: Recipe, stream: AnyStream, learned: int = 0) -> AnyStream:
-    """The stream, if the method can learn those of its tasks that are still to be learned."""
-    sizes = [len(task.classes) for task in stream.tasks[learned:]]
-    method_class(recipe).check(recipe, sizes, learned)
-    return stream
-
-
 def build_stream(recipe: Recipe, notice: Callable[[str], None]) -> AnyStream:
     """The stream of a recipe, with its images opened."""
     data, seed = recipe.data, order_seed(recipe)
@@ -152,24 +145,26 @@ def build_stream(recipe: Recipe, notice: Callable[[str], None]) -> AnyStream:
     return Stream.build(source, increment=data.increment, first=data.first, **shape)
 
 
-def open_stream(recipe: Recipe, notice: Callable[[str], None]) -> AnyStream:
-    """The recipe's tasks, checked against what its method can do."""
-    return check_tasks(recipe, build_stream(recipe, notice))
+def open_stream(recipe: Recipe, notice: Callable[[str], None], progress: Progress | None = None) -> AnyStream:
+    """The tasks of a recipe, checked against what its method can learn; those of a run that continues another one may
+    lack the data that was learned before."""
+    inherited = progress.inherited if progress else 0
+    stream = _continue_stream(recipe, progress, notice) if progress and inherited else build_stream(recipe, notice)
+    method_class(recipe).check(recipe, [len(task.classes) for task in stream.tasks[inherited:]], inherited)
+    return stream
 
 
-def continue_stream(recipe: Recipe, progress: Progress, notice: Callable[[str], None]) -> AnyStream:
-    """The stream of a run that continues another: it may do without the data that was learned before."""
-    inherited = progress.inherited
-    tasks = [range(*task) for task in progress.tasks[:inherited]]
+def _continue_stream(recipe: Recipe, progress: Progress, notice: Callable[[str], None]) -> AnyStream:
+    tasks = [range(*task) for task in progress.tasks[: progress.inherited]]
     learned = progress.classes[: tasks[-1].stop]
-    new = open_data(recipe, recipe.data.then[-1], notice)  # first, so that what is wrong with it is said as it is
+    new = open_data(recipe, recipe.data.then[-1], notice)  # first, so that its errors are reported as they are
     without = Stream.continuing(learned, tasks, [new], order_seed=order_seed(recipe))
     try:
-        stream: AnyStream = build_stream(recipe, lambda _: None)
-        why = "" if list(stream.classes[: len(learned)]) == learned else "they were not learned from the recipe's data"
+        stream = build_stream(recipe, lambda _: None)
+        if list(stream.classes[: len(learned)]) == learned:
+            return stream
+        why = "they were not learned from the recipe's data"
     except ZofcError as error:
         why = str(error)
-    if why:
-        notice(f"earlier tasks are not evaluated again: {why}")
-        stream = without
-    return check_tasks(recipe, stream, inherited)
+    notice(f"earlier tasks are not evaluated again: {why}")
+    return without

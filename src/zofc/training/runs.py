@@ -14,7 +14,7 @@ from zofc.runfolder.checkpoint import load_checkpoint, save_checkpoint
 from zofc.runfolder.identity import folder_for, recipe_differences, settings_digest
 from zofc.runfolder.run import is_free
 from zofc.training.events import Listener
-from zofc.training.resolve import check_recipe, continue_stream, open_data, require_plugins
+from zofc.training.resolve import check_recipe, open_data, open_stream, require_plugins
 from zofc.training.trainer import Trainer
 
 
@@ -93,7 +93,7 @@ def extend_run(path: Path, source: str, output: Path | None = None) -> Run:
     progress.inherited = progress.done
     progress.recipe = settings_digest(extended.model_dump(mode="json"))
     check_recipe(extended)
-    continue_stream(extended, progress, lambda _: None)  # refuses what cannot be learned, before anything is written
+    open_stream(extended, lambda _: None, progress)  # refuses what cannot be learned, before anything is written
     with new_run(new.path, extended) as run:
         save_checkpoint(run, progress, checkpoint.method, checkpoint.optimizers)
         run.write_environment(

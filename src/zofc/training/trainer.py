@@ -19,14 +19,7 @@ from zofc.training.device import environment, pick_device, set_up
 from zofc.training.events import Events, Listener
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.loggers import make_loggers
-from zofc.training.resolve import (
-    AnyStream,
-    check_recipe,
-    continue_stream,
-    open_stream,
-    plugins_used,
-    require_plugins,
-)
+from zofc.training.resolve import AnyStream, check_recipe, open_stream, plugins_used, require_plugins
 from zofc.training.signals import StopRequest, stop_signals
 from zofc.training.task import TaskTraining
 
@@ -73,10 +66,7 @@ class Trainer:
         set_up(device, self.recipe.training)
         checkpoint = load_checkpoint(self.folder)
         inherited = checkpoint.progress.inherited if checkpoint else 0
-        if checkpoint and inherited:
-            stream = continue_stream(self.recipe, checkpoint.progress, self._notice)
-        else:
-            stream = open_stream(self.recipe, self._notice)
+        stream = open_stream(self.recipe, self._notice, checkpoint.progress if checkpoint else None)
         model = IncrementalModel(self.recipe, device)
         model.method.expect(len(stream.tasks))
         self._record_environment(stream, model, inherited)
@@ -259,8 +249,7 @@ class Trainer:
             self.folder.check_weights(model.backbone.checksum)
         data = {**before.get("data", {}), **stream.checksums}
         made_with = {**environment(model.device), "data": data, "backbone": model.backbone.describe()}
-        plugins = plugins_used(self.recipe)
-        self.folder.write_environment({**made_with, "plugins": plugins} if plugins else made_with)
+        self.folder.write_environment({**made_with, **plugins_used(self.recipe)})
 
     # -- events --------------------------------------------------------------------------------------------------
 
