@@ -547,8 +547,8 @@ def test_flatness_is_drawn_by_the_parameters_it_is_about(runs: list[Run]) -> Non
 
 def test_flatness_over_decades_gets_a_logarithmic_axis(runs: list[Run]) -> None:
     def axis(*values: float) -> str | None:
-        rows = [{"task": task, "phi": value} for task, value in enumerate(values, 1)]
-        runs[0].write_measurement("flatness", {"rows": rows})
+        entries = [{"task": task, "old": {"score": value}} for task, value in enumerate(values, 1)]
+        runs[0].write_measurement("flatness", {"by_set": {"peft": entries}})
         (chart,) = figures.flatness_over_tasks(runs[:1])
         assert picture(chart).axes[0].get_yscale() == ("log" if chart.y.log else "linear")
         kind: str | None = page_figure(chart).layout.yaxis.type
@@ -562,10 +562,13 @@ def test_flatness_over_decades_gets_a_logarithmic_axis(runs: list[Run]) -> None:
     [
         {},
         [],
-        {"rows": 3},
-        {"rows": [3, None, {}, {"task": "x", "phi": 1.0}, {"task": 1, "phi": None}, {"task": 1, "phi": "high"}]},
         {"by_set": [1]},
         {"by_set": {"peft": {"task": 1}}},
+        {
+            "by_set": {
+                "peft": [3, None, {}, {"task": "x", "old": {"score": 1.0}}, {"task": 1, "old": {"score": "high"}}]
+            }
+        },
         {"something": [{"else": 1}]},
     ],
 )
@@ -742,8 +745,9 @@ def seeds_apart(tmp_path: Path) -> Run:
     """Two seeds with other test images and other classes in a task, of which the flatness was measured."""
     for seed, rows, counts in ((1, [[80.0], [60.0, 90.0]], [100, 300]), (2, [[70.0], [50.0, 70.0]], [300, 100])):
         path = write_run(tmp_path / str(seed), rows, seed=seed, counts=counts, groups=[[f"{seed}a"], [f"{seed}b"]])
-        measured = [{"task": 2, "over": "peft", "phi": float(seed)}, {"task": 2, "over": "head", "phi": 5.0}]
-        (path / "flatness.json").write_text(json.dumps({"rho": 0.05, "rows": measured[: 3 - seed]}))
+        sets = {"peft": [{"task": 2, "old": {"score": float(seed)}}], "head": [{"task": 2, "old": {"score": 5.0}}]}
+        content = {"settings": {"rho": 0.05}, "by_set": dict(list(sets.items())[: 3 - seed])}
+        (path / "flatness.json").write_text(json.dumps(content))
     (record,) = over_seeds(read_runs([tmp_path]))
     return record
 
@@ -784,8 +788,8 @@ def test_time_of_several_seeds_is_their_mean_memory_the_most_and_a_radius_is_one
         content = json.loads((path / "metrics.json").read_text())
         seconds = {"train": cost, "evaluate": 2 * cost}
         (path / "metrics.json").write_text(json.dumps({**content, "seconds": seconds, "peak_memory": cost * 2**20}))
-        row = {"task": 2, "over": "peft", "phi": cost}
-        (path / "flatness.json").write_text(json.dumps({"rho": rho, "rows": [row]}))
+        measured = {"settings": {"rho": rho}, "by_set": {"peft": [{"task": 2, "old": {"score": cost}}]}}
+        (path / "flatness.json").write_text(json.dumps(measured))
     (record,) = over_seeds(read_runs([tmp_path]))
     assert (record.train_seconds, record.evaluate_seconds, record.peak_memory) == (20.0, 40.0, 30 * 2**20)
     assert [(row.values, row.rho) for row in record.flatness] == [({"phi": 10.0}, 0.05)]

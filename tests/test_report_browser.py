@@ -251,11 +251,13 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
             )
         )
     for name, sharp in (("0", 1.0), ("1", 3.0)):
-        rows = [
-            {"task": task, "over": "peft", "phi": sharp / task, "lambda_max": sharp * task, "trace": 40 * sharp * task}
+        entries = [
+            {"task": task, "old": {"score": sharp / task}, "spectrum": {"largest": sharp * task},
+             "trace": {"mean": 40 * sharp * task}}
             for task in range(1, 11)
-        ]
-        (folder / name / "flatness.json").write_text(json.dumps({"rho": 0.05, "rows": rows}))
+        ]  # fmt: skip
+        content = {"settings": {"rho": 0.05}, "by_set": {"peft": entries}}
+        (folder / name / "flatness.json").write_text(json.dumps(content))
     return write_report(read_runs([folder]), folder / "report.html")
 
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from zofc.runfolder.files import parse_json
 from zofc.runfolder.nested import dotted_value
 
-QUANTITY_KEYS = {  # of each quantity in an entry of the file
-    "phi": ("phi", "old.score"),
-    "lambda_max": ("lambda_max", "spectrum.largest"),
-    "trace": ("trace", "trace.mean"),
-}
+QUANTITIES = {"phi": "old.score", "lambda_max": "spectrum.largest", "trace": "trace.mean"}  # their keys in an entry
 
 
 @dataclass(frozen=True)
@@ -31,29 +26,15 @@ class Flatness:
 
 def parse_flatness(text: bytes, path: Path) -> tuple[Flatness, ...]:
     """The entries of the file that can be understood; anything else is left out."""
-    content = parse_json(text, path)
-    rho = next(_numbers(content, "settings.rho", "rho"), None)
-    entries = []
-    for over, entry in _entries(content):
-        values = {name: value for name, keys in QUANTITY_KEYS.items() for value in _numbers(entry, *keys)}
-        task = dotted_value(entry, "task")
-        if isinstance(task, int) and values:
-            entries.append(Flatness(task, str(entry.get("over", over)), values, rho))
-    return tuple(entries)
-
-
-def _entries(content: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each entry with the parameters it is about: a list for each set of them, or one of rows that name theirs."""
-    sets = dotted_value(content, "by_set")
-    lists = {**(sets if isinstance(sets, Mapping) else {}), "all parameters": dotted_value(content, "rows")}
-    for name, entries in lists.items():
+    content, rows = parse_json(text, path), []
+    rho, sets = number_at(content, "settings.rho"), dotted_value(content, "by_set")
+    for over, entries in sets.items() if isinstance(sets, Mapping) else ():
         for entry in entries if isinstance(entries, list) else ():
-            if isinstance(entry, Mapping):
-                yield str(name), entry
-
-
-def _numbers(tree: object, *keys: str) -> Iterator[float]:
-    return (value for key in keys if (value := number_at(tree, key)) is not None)
+            task, known = dotted_value(entry, "task"), {name: number_at(entry, key) for name, key in QUANTITIES.items()}
+            values = {name: value for name, value in known.items() if value is not None}
+            if isinstance(task, int) and values:
+                rows.append(Flatness(task, str(over), values, rho))
+    return tuple(rows)
 
 
 def number_at(tree: object, key: str) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,19 +18,10 @@ from zofc.runfolder.nested import flatten
 if TYPE_CHECKING:
     from zofc.recipe import Recipe
 
-EXECUTION = (
-    "device",
-    "threads",
-    "workers",
-    "cache",
-    "loggers",
-    "checkpoint_minutes",
-    "keep_tasks",
-    "graphs",
-    "compile",
-    "recompute",
-    "memory",
-)  # of a recipe's training section
+EXECUTION = (  # settings of a recipe's training section
+    "device", "threads", "workers", "cache", "loggers", "checkpoint_minutes", "keep_tasks", "graphs", "compile",
+    "recompute", "memory",
+)  # fmt: skip
 
 
 def digest(value: Any) -> str:
@@ -84,10 +76,8 @@ def recipe_differences(ours: Recipe, theirs: Recipe) -> list[str]:
 
 def folder_for(recipe: Recipe, runs: Path, again: bool = False) -> Path:
     """Where a recipe's run lies below `runs`; with `again`, a path that is still free."""
-    path = runs / f"{recipe.name.replace('/', '-')}-{recipe_digest(recipe)}"
-    number = 2
-    candidate = path
-    while again and candidate.exists():
-        candidate = path.with_name(f"{path.name}-{number}")
-        number += 1
-    return candidate
+    name, numbers = f"{recipe.name.replace('/', '-')}-{recipe_digest(recipe)}", count(2)
+    path = runs / name
+    while again and path.exists():
+        path = runs / f"{name}-{next(numbers)}"
+    return path
