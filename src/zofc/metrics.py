@@ -106,35 +106,25 @@ class AccuracyMatrix:
         """The matrix that `to_json` wrote; ValueError says which entry is wrong."""
         if not isinstance(data, Mapping):
             raise ValueError(f"expected an object with `accuracy` and `counts`, got {type(data).__name__}")
-        rows = tuple(
-            tuple(
-                _accuracy(value, f"accuracy: row {i}, group {j}") for j, value in enumerate(_list(row, f"row {i}"), 1)
-            )
-            for i, row in enumerate(_list(data.get("accuracy"), "accuracy"), 1)
-        )
-        counts = tuple(_count(value, j) for j, value in enumerate(_list(data.get("counts"), "counts"), 1))
+        for i, row in enumerate(rows := _list(data.get("accuracy"), "accuracy"), 1):
+            for j, value in enumerate(_list(row, f"row {i}"), 1):
+                _check_type(value, f"accuracy: row {i}, group {j}", int | float | None, "a number or null")
+        for j, value in enumerate(counts := _list(data.get("counts"), "counts"), 1):
+            _check_type(value, f"counts: group {j}", int, "a whole number")
         groups = tuple(tuple(map(str, _list(names, "groups"))) for names in _list(data.get("groups", []), "groups"))
-        return cls(rows, counts, groups)
+        accuracies = tuple(tuple(None if value is None else float(value) for value in row) for row in rows)
+        return cls(accuracies, tuple(counts), groups)
 
 
-def _list(value: object, name: str) -> Sequence[object]:
+def _list(value: object, name: str) -> Sequence[Any]:
     if not isinstance(value, list):
         raise ValueError(f"{name}: expected a list, got {'nothing' if value is None else repr(value)}")
     return value
 
 
-def _accuracy(value: object, name: str) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} is {value!r}, expected a number or null")
-    return float(value)
-
-
-def _count(value: object, group: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"counts: group {group} is {value!r}, expected a whole number")
-    return value
+def _check_type(value: object, name: str, kind: Any, expected: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise ValueError(f"{name} is {value!r}, expected {expected}")
 
 
 Compute = Callable[[AccuracyMatrix], float | None]

@@ -143,12 +143,8 @@ def of_run(
     def of(some: range) -> BatchedLoss:
         return BatchedLoss([part for task in some for part in parts[task]])
 
-    losses = {
-        _named(range(1, first + 1)): of(range(1, first + 1)),
-        _named(range(last, last + 1)): of(range(last, last + 1)),
-    }
-    if last - first > 1:
-        losses[_named(range(1, last))] = of(range(1, last))
+    spans = [range(1, first + 1), range(last, last + 1), *[range(1, last)] * (last - first > 1)]
+    losses = {_named(span): of(span) for span in spans}
     on_progress("the line between the first and the last state")
     start = {**end, **run.tensors_after(first, end)}
     found = replace(line(losses, start, end), start=f"after task {first}", end=f"after task {last}")

@@ -78,11 +78,12 @@ def learn(
 ) -> None:
     """Teach a finished run new classes; the result is a new run folder, the old one is unchanged."""
     from zofc.report.progress import Display
+    from zofc.runfolder.run import page_in
     from zofc.training.runs import extend_run, train
 
     folder = extend_run(path, data, output)
     train(folder, [Display(out, quiet)])
-    finish_runs([folder.path], folder.page)
+    finish_runs([folder.path], page_in(folder.path))
     say(f"extended run: {folder}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -34,6 +35,13 @@ class Expectation(_Strict):
         if sum(bound is not None for bound in (self.above, self.below, self.within)) != 1:
             raise ValueError("expected exactly one of above, below and within")
         return self
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The numbers between which the claim holds."""
+        if self.within is not None:
+            return self.of - self.within, self.of + self.within
+        return -math.inf if self.above is None else self.above, math.inf if self.below is None else self.below
 
 
 class ClaimFormula(_Strict):

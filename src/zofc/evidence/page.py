@@ -26,7 +26,19 @@ TABLE_LINES = (
     "Adapter + Cls., ZO", "APER Adapter, ZO", "EASE, ZO", "ZO-FC",
 )  # fmt: skip
 TABLE_NOTE = "Mean ± standard deviation over seeds, in points. FO, ZO: first and zeroth order."
-RULE_LINK = "[verdicts](explanation/verdicts.md)"
+INTRO = (
+    "Accuracies and verdicts on the paper's claims, made by `python -m zofc.evidence page` from [{folder}](../{folder}) "
+    "and [{benchmark}](../{benchmark}). Every comparison behind a verdict is in [{verdicts}](../{folder}/{verdicts}), "
+    "where the paper makes each claim in [claims.yaml](../src/zofc/evidence/claims.yaml)."
+)
+RULE = (
+    "The effect is the mean difference over all comparisons of a claim (lines × settings) with its 95 % interval over "
+    "seeds, in points, or with × a ratio; then how many comparisons are for the claim, against it, or open by their "
+    "own intervals. *Supported*: the whole interval is on the claimed side of the margin, and at most one comparison "
+    "in twenty is against. *Contradicted*: it is on the other side, or two or more comparisons, and more than one in "
+    "twenty, are against. *Inconclusive*: neither; with the present spread so many seeds would decide. The rule in "
+    "full: [verdicts](explanation/verdicts.md)."
+)
 
 
 def results_page(folder: Path, root: Path) -> tuple[str, dict[str, Verdict]]:
@@ -34,8 +46,9 @@ def results_page(folder: Path, root: Path) -> tuple[str, dict[str, Verdict]]:
     table = read_evidence(root / folder, root / BENCHMARK)
     claims = all_claims()
     verdicts = judge_claims(claims, table)
-    parts = ["# Results", _intro(folder), "## Accuracy", accuracy_grid(table).markdown().strip()]
-    parts += [TABLE_NOTE, "## Verdicts", _rule()]
+    intro = _prose(INTRO.format(folder=folder, benchmark=BENCHMARK, verdicts=VERDICTS_FILE))
+    parts = ["# Results", intro, "## Accuracy", accuracy_grid(table).markdown().strip()]
+    parts += [TABLE_NOTE, "## Verdicts", _prose(RULE)]
     counts = Counter(verdict.word for verdict in verdicts.values())
     parts += [f"Of {len(verdicts)} claims: {', '.join(f'{counts[word]} {word}' for word in VERDICTS)}."]
     for group in claim_groups():
@@ -66,26 +79,6 @@ def claims_grid(claims: Sequence[Claim], verdicts: Mapping[str, Verdict]) -> Gri
 def _prose(text: str, bullet: str = "") -> str:
     return textwrap.fill(bullet + text, 118, subsequent_indent=" " * len(bullet), break_long_words=False,
                          break_on_hyphens=False)  # fmt: skip
-
-
-def _intro(folder: Path) -> str:
-    return _prose(
-        f"Accuracies and verdicts on the paper's claims, made by `python -m zofc.evidence page` from "
-        f"[{folder}](../{folder}) and [{BENCHMARK}](../{BENCHMARK}). Every comparison behind a verdict is in "
-        f"[{VERDICTS_FILE}](../{folder}/{VERDICTS_FILE}), where the paper makes each claim in "
-        "[claims.yaml](../src/zofc/evidence/claims.yaml)."
-    )
-
-
-def _rule() -> str:
-    return _prose(
-        "The effect is the mean difference over all comparisons of a claim (lines × settings) with its 95 % interval "
-        "over seeds, in points, or with × a ratio; then how many comparisons are for the claim, against it, or open by "
-        "their own intervals. *Supported*: the whole interval is on the claimed side of the margin, and at most one "
-        "comparison in twenty is against. *Contradicted*: it is on the other side, or two or more comparisons, and "
-        "more than one in twenty, are against. *Inconclusive*: neither; with the present spread so many seeds would "
-        f"decide. The rule in full: {RULE_LINK}."
-    )
 
 
 def _untested(claims: Sequence[Claim], verdicts: Mapping[str, Verdict]) -> str:

@@ -63,14 +63,8 @@ class Interval:
         """1 if all of it is on the claimed side, −1 if all of it is on the other, else 0."""
         if self.seeds < 2 and self.low == -math.inf:
             return 0
-        if expect.within is not None:
-            inside = expect.of - expect.within < self.low and self.high < expect.of + expect.within
-            outside = self.high < expect.of - expect.within or expect.of + expect.within < self.low
-            return int(inside) - int(outside)
-        if expect.above is not None:
-            return int(self.low > expect.above) - int(self.high < expect.above)
-        assert expect.below is not None
-        return int(self.high < expect.below) - int(self.low > expect.below)
+        low, high = expect.bounds
+        return int(low < self.low and self.high < high) - int(self.high < low or high < self.low)
 
 
 @dataclass(frozen=True)
@@ -200,9 +194,7 @@ def seeds_needed(comparisons: Sequence[Comparison], expect: Expectation) -> int 
     if len(values) < 2 or error is not None:
         return None
     mean, deviation = statistics.fmean(values), statistics.stdev(values)
-    bounds = [expect.above, expect.below] if expect.within is None else [
-        expect.of - expect.within, expect.of + expect.within]  # fmt: skip
-    distance = min(abs(mean - bound) for bound in bounds if bound is not None)
+    distance = min(abs(mean - bound) for bound in expect.bounds)
     for count in range(2, MOST_SEEDS + 1):
         if student(count) * deviation / math.sqrt(count) < distance:
             return count if count > len(values) else None

@@ -293,11 +293,6 @@ class Run:
         """The content of `flatness.json`."""
         return self._read(self.measurement_file("flatness").name, parse_flatness, b"{}")
 
-    @property
-    def page(self) -> Path:
-        """The report about this run."""
-        return page_in(self.path)
-
     # -- the folder --------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
