@@ -27,8 +27,8 @@ TABLE_LINES = (
 )  # fmt: skip
 TABLE_NOTE = "Mean ± standard deviation over seeds, in points. FO, ZO: first and zeroth order."
 INTRO = (
-    "Accuracies and verdicts on the paper's claims, made by `python -m zofc.evidence page` from [{folder}](../{folder}) "
-    "and [{benchmark}](../{benchmark}). Every comparison behind a verdict is in [{verdicts}](../{folder}/{verdicts}), "
+    "Accuracies and verdicts on the paper's claims, made by `python -m zofc.evidence page` from [{folder}](../{folder})"
+    " and [{benchmark}](../{benchmark}). Every comparison behind a verdict is in [{verdicts}](../{folder}/{verdicts}), "
     "where the paper makes each claim in [claims.yaml](../src/zofc/evidence/claims.yaml)."
 )
 RULE = (
