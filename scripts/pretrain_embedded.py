@@ -223,14 +223,9 @@ def main() -> None:
         "seconds": time.monotonic() - began,
         "versions": {"torch": torch.__version__, "timm": timm.__version__},
     }
-    options.out.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
-    size = f"{results['parameters']} parameters, {results['bytes'] / 1e6:.2f} MB"
-    print(f"wrote {options.out}: {size}, after {results['seconds']:.0f} s")
-    print(f"held-out accuracy on the pre-training characters: {results['held_out_accuracy']:.1%}")
-    print("frozen nearest class mean on the benchmark, by number of classes:")
-    print(f"{'style':<12}" + "".join(f"{classes:>8}" for classes in options.classes))
-    for spec, row in results["class_mean_accuracy"].items():
-        print(f"{spec:<12}" + "".join(f"{accuracy:>8.1%}" for accuracy in row.values()))
+    text = json.dumps(results, indent=1)
+    options.out.with_suffix(".json").write_text(text + "\n")
+    print(f"wrote {options.out}\n{text}")
 
 
 if __name__ == "__main__":

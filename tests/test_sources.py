@@ -26,7 +26,7 @@ from torchvision.datasets import CIFAR100
 
 from zofc.data import EncodedImages, Source, SourceOptions, describe_sources, open_source
 from zofc.data.concat import join
-from zofc.data.decoding import image_sizes, settle, verify
+from zofc.data.decoding import image_sizes, settle
 from zofc.data.selection import select_per_class
 from zofc.data.source import decode
 from zofc.errors import DataError
@@ -167,9 +167,9 @@ def test_a_truncated_image_is_found_wherever_it_was_cut(kind: str, fraction: flo
     data = encoded(seed, kind, (40, 30))
     images = EncodedImages([encoded(seed, kind), data[: int(len(data) * fraction)]], ["whole", "cut"])
     with pytest.raises(DataError, match=r"cannot read image cut: .*Replace or remove it\."):
-        verify(images, skip_broken=False, notice=print)
+        settle(images, skip_broken=False, notice=print, limit=0)
     told: list[str] = []
-    assert verify(images, skip_broken=True, notice=told.append).tolist() == [0]
+    assert settle(images, skip_broken=True, notice=told.append, limit=0)[1].tolist() == [0]
     assert told == ["left out 1 image(s) that cannot be decoded: cut"]
 
 
@@ -186,7 +186,7 @@ def test_damage_of_any_kind_is_a_data_error_or_harmless(kind: str, at: int, garb
 def test_every_broken_image_is_named_at_once() -> None:
     items = [b"", encoded(1), b"nothing", encoded(2)[:50]]
     with pytest.raises(DataError, match=r"image a: not an image of a known format.* 3 \(a, c, d\)"):
-        verify(EncodedImages(items, list("abcd")), skip_broken=False, notice=print)
+        settle(EncodedImages(items, list("abcd")), skip_broken=False, notice=print, limit=0)
 
 
 def test_postscript_in_disguise_is_not_run(tmp_path: Path) -> None:

@@ -50,11 +50,6 @@ def image_sizes(images: Images) -> NDArray[np.int64]:
     return np.array([(image.height, image.width) for image in decoded], np.int64).reshape(-1, 2)
 
 
-def verify(images: EncodedImages, skip_broken: bool, notice: Callable[[str], None]) -> NDArray[np.int64]:
-    """The indices of the images that can be decoded; a broken one is an error unless it may be left out."""
-    return _sound(find_faults(images), images, skip_broken, notice)
-
-
 def find_faults(images: EncodedImages) -> list[DataError | None]:
     """What keeps each image from being decoded, if anything."""
 
@@ -75,14 +70,12 @@ def find_faults(images: EncodedImages) -> list[DataError | None]:
 def settle(
     images: EncodedImages, skip_broken: bool, notice: Callable[[str], None], limit: int = IN_MEMORY
 ) -> tuple[Images, NDArray[np.int64]]:
-    """The images that can be decoded, in memory if they share one size and fit, and their indices."""
+    """The images that can be decoded, in memory if they share one size and fit, and their indices; a broken one is an
+    error unless it may be left out."""
     array, faults = _decode_alike(images, limit)
-    if array is None:
-        keep = verify(images, skip_broken, notice)
-        return images.take(keep), keep
-    keep = _sound(faults, images, skip_broken, notice)
-    decoded = ArrayImages(array, names=images.names)
-    return decoded if len(keep) == len(images) else decoded.take(keep), keep
+    keep = _sound(faults if array is not None else find_faults(images), images, skip_broken, notice)
+    kept: Images = images if array is None else ArrayImages(array, names=images.names)
+    return kept if len(keep) == len(images) else kept.take(keep), keep
 
 
 def _decode_alike(images: EncodedImages, limit: int) -> tuple[NDArray[np.uint8] | None, list[DataError | None]]:

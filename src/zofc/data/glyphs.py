@@ -110,7 +110,7 @@ def glyph_checksum(sheets: Iterable[Sheet]) -> str:
 
 
 def parse(argument: str) -> tuple[tuple[str, ...], bool]:
-    """The styles an argument asks for, and whether each is a domain."""
+    """The styles that an argument names, and whether each is a domain."""
     key, equals, value = argument.partition("=")
     if not equals:
         return (argument or DEFAULT,), False

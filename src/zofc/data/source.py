@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol
@@ -252,15 +252,10 @@ SourceMemory = dict[tuple[str, SourceOptions], tuple[Source, list[str]]]
 _remembered: ContextVar[SourceMemory | None] = ContextVar("remembered", default=None)
 
 
-def remember_sources() -> Token[SourceMemory | None]:
-    """Keep the last two sources opened from now on, for runs on the same images; changes of their files go unseen."""
-    return _remembered.set({})
-
-
 @contextmanager
 def remembered_sources() -> Iterator[None]:
-    """The same, inside a block."""
-    before = remember_sources()
+    """Keep the last two sources opened in the block, for runs on the same images; changes of their files go unseen."""
+    before = _remembered.set({})
     try:
         yield
     finally:

@@ -47,6 +47,11 @@ class Progress:
     trained: dict[str, int] = field(default_factory=dict)  # parameters moved, per group
     peak_memory: list[int] = field(default_factory=list)  # per task, bytes
 
+    @property
+    def position(self) -> dict[str, int]:
+        """Task, epoch and step that come next."""
+        return {"task": self.done, "epoch": self.epoch, "step": self.step}
+
 
 Optimizers = dict[str, dict[str, dict[str, Any]]]  # mover -> parameter -> entry
 

@@ -84,12 +84,12 @@ def curvature_means(_line: StudyLine | None, row: StudyRow) -> dict[str, float]:
     return {**means, **slack, "share": statistics.median(100 * step["first_share"] for step in steps)}
 
 
-def _phase(line: StudyLine, row: StudyRow) -> StudyRow | None:
-    """The phase of training in which the groups of the line move and no others."""
+def _phase(line: StudyLine, row: StudyRow) -> StudyRow:
+    """The cost in the phase of training in which the groups of the line move and no others; empty if there is none."""
     for phase in row["cost"]["phases"]:
         if {name for groups in phase["groups"] for name in groups.split("+")} == set(line.moving):
             return {**row["cost"], **phase}
-    return None
+    return {}
 
 
 def _peak_memory(_line: StudyLine, row: StudyRow) -> dict[str, float]:
@@ -99,12 +99,12 @@ def _peak_memory(_line: StudyLine, row: StudyRow) -> dict[str, float]:
 def time_and_memory(line: StudyLine, row: StudyRow) -> dict[str, float]:
     """Peak memory of a step, and the seconds of an epoch."""
     phase = _phase(line, row)
-    return {} if phase is None else {"gigabytes": phase["peak"] / GIB, "seconds": phase["epoch_seconds"]}
+    return {"gigabytes": phase["peak"] / GIB, "seconds": phase["epoch_seconds"]} if phase else {}
 
 
 def executed_operations(line: StudyLine, row: StudyRow) -> dict[str, float]:
     """As counted during a step; a forward is one of the plain backbone."""
-    if (phase := _phase(line, row)) is None:
+    if not (phase := _phase(line, row)):
         return {}
     total, update = phase["executed"]["total"], phase["executed"]["update"]
     return _operations((total - update) / (phase["batch_size"] * phase["forward"]["backbone"]), total, update)
@@ -112,9 +112,8 @@ def executed_operations(line: StudyLine, row: StudyRow) -> dict[str, float]:
 
 def _formula_operations(line: StudyLine, row: StudyRow) -> dict[str, float]:
     """By appendix H, for the same model and batch."""
-    if (phase := _phase(line, row)) is None or phase["formula"] is None:
-        return {}
-    return _operations(*(phase["formula"][key] for key in ("forwards", "total", "backward")))
+    formula = _phase(line, row).get("formula")
+    return _operations(*(formula[key] for key in ("forwards", "total", "backward"))) if formula else {}
 
 
 def _operations(forwards: float, total: float, backward: float) -> dict[str, float]:
@@ -147,21 +146,16 @@ def _operation_notes(study: Study, _scale: Scale, rows: StudyRows) -> list[str]:
         "with the counted F_backbone of this model and batch, beside what the paper prints."
     ]
     notes += dict.fromkeys(f"A batch has {row['cost']['batch_size']} images; the paper's has 48." for row in rows)
-    notes += dict.fromkeys(f"{_capital(text)}." for row in rows for text in row["cost"]["conventions"])
+    notes += dict.fromkeys(f"{text[0].upper()}{text[1:]}." for row in rows for text in row["cost"]["conventions"])
     reasons: dict[str, list[str]] = {}
     for line in study.lines:
-        row = next((row for row in rows if row["line"] == line.title), None)
-        phase = None if row is None else _phase(line, row)
-        for part in [] if phase is None else phase["differences"]:
+        first = [row for row in rows if row["line"] == line.title][:1]
+        for part in (part for row in first for part in _phase(line, row).get("differences", ())):
             size = f"{part['multiply_adds']:+.4g}".replace("-", "−")
             reasons.setdefault(part["why"], []).append(f"{line.title}: {size}")
     if reasons:
         notes.append("The formula minus what was executed, by reason; the terms of a line add up to the difference:")
-    return notes + [f"{_capital(why)} ({'; '.join(terms)})." for why, terms in reasons.items()]
-
-
-def _capital(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}"
+    return notes + [f"{why[0].upper()}{why[1:]} ({'; '.join(terms)})." for why, terms in reasons.items()]
 
 
 def _curvature_notes(_study: Study, scale: Scale, rows: StudyRows) -> list[str]:

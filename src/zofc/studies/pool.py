@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
-from zofc.data.source import remember_sources
+from zofc.data.source import remembered_sources
 from zofc.errors import Interrupted
 from zofc.training.signals import StopRequest, stop_signals
 
@@ -160,10 +160,9 @@ def _serve(work: Callable[[Any], Any], connection: Connection, set_up: Callable[
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, server.stop)
     multiprocessing.set_start_method(None, force=True)  # else its own image loaders would start as slowly as it did
-    remember_sources()
     set_up(seat)
     threading.Thread(target=server.listen, daemon=True).start()
-    with suppress(Interrupted, OSError):
+    with remembered_sources(), suppress(Interrupted, OSError):
         while item := server.items.get():
             connection.send(server.answer(work, *item))
 

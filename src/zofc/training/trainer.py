@@ -180,8 +180,7 @@ class Trainer:
         return loader
 
     def _stop(self) -> NoReturn:
-        position = {"task": self.progress.done, "epoch": self.progress.epoch, "step": self.progress.step}
-        self.events.send("interrupted", **position)
+        self.events.send("interrupted", **self.progress.position)
         raise Interrupted(f"stopped and saved; {self._how_to_continue}")
 
     # -- files --------------------------------------------------------------------------------------------------
@@ -206,7 +205,7 @@ class Trainer:
             optimizers = training.placement.state()
         save_checkpoint(self.folder, progress, model.method.state_dict(), optimizers)
         self.saved_at = time.monotonic()
-        self.events.send("checkpoint", task=progress.done, epoch=progress.epoch, step=progress.step)
+        self.events.send("checkpoint", **progress.position)
 
     def _restore(self, model: IncrementalModel, stream: AnyStream, checkpoint: Checkpoint) -> dict[str, Any]:
         """Continue from a checkpoint; returns the state of its optimizers."""
@@ -257,7 +256,6 @@ class Trainer:
         self.events.send("notice", text=text)
 
     def _announce(self, event: str, stream: AnyStream, model: IncrementalModel) -> None:
-        progress = self.progress
         self.events.send(
             event,
             name=self.recipe.title or self.recipe.name,
@@ -267,7 +265,7 @@ class Trainer:
             classes=len(stream.classes),
             device=str(model.device),
             parameters=model.backbone.parameters,
-            position={"task": progress.done, "epoch": progress.epoch, "step": progress.step},
+            position=self.progress.position,
         )
 
     @property
