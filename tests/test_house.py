@@ -70,9 +70,9 @@ def test_few_names_are_defined_in_several_modules() -> None:
 
 
 def test_the_code_is_shorter_than_version_0_1() -> None:
-    """At equal features: what version 0.1 did not have is not counted."""
+    """By a thousand lines, at equal features: what version 0.1 did not have is not counted."""
     own = [path for path in CODE if "benchmarks" not in path.parts and str(path.relative_to(ROOT)) not in NEW]
-    assert sum(map(lines, own)) < LINES_OF_0_1
+    assert sum(map(lines, own)) <= LINES_OF_0_1 - 1000
 
 
 def test_recipes_are_few_files() -> None:

@@ -161,14 +161,14 @@ def test_a_file_adds_sources_modules_and_estimators(tmp_path: Path, tiny_recipe:
     load_plugin(write(tmp_path / "others.py", OTHERS))
     changes = ("data.source=more-glyphs", "peft.kind=bottleneck", "optimize.peft.estimator=far")
     recipe = check_recipe(tiny_recipe("zofc/base", *changes))
-    provided = [record["provides"] for record in plugins_used(recipe)]
+    provided = [record["provides"] for record in plugins_used(recipe)["plugins"]]
     assert provided == ["peft.kind=bottleneck", "data.source=more-glyphs", "estimator=far"]
     learner = package.Learner(recipe)
     learner.learn("more-glyphs")
     learner.save(tmp_path / "saved")
     saved = json.loads((tmp_path / "saved" / "environment.json").read_text("utf-8"))
     assert [record["provides"] for record in saved["plugins"]] == provided
-    assert plugins_used(check_recipe(tiny_recipe("zofc/base"))) == []
+    assert plugins_used(check_recipe(tiny_recipe("zofc/base"))) == {}
 
 
 # Entry points
@@ -195,7 +195,7 @@ def test_an_entry_point_is_loaded_when_its_name_is_asked_for(
         get_method("nobody")
     assert "outside_means" not in sys.modules
     recipe = check_recipe(tiny_recipe("simplecil/base", "method.name=mine", "data.classes=4"))
-    (record,) = plugins_used(recipe)
+    (record,) = plugins_used(recipe)["plugins"]
     assert (record["provides"], record["package"]) == ("method.name=mine", "outside 1.2")
     learner = package.Learner(recipe)
     learner.learn("glyphs")

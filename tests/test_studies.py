@@ -417,8 +417,8 @@ def test_what_would_be_refused_is_said_before_anything_is_run(tmp_path: Path) ->
     ("study", "change", "why"),
     [
         ("query-ablation", "optimize.peft.queries=7", "the lines of query-ablation set it themselves"),
-        ("placement-ablation", "optimize.peft.order=zeroth", "placement-ablation says itself"),
-        ("peft-choice", "peft.kind=lora", "peft-choice says itself"),
+        ("placement-ablation", "optimize.peft.order=zeroth", "the lines of placement-ablation set it"),
+        ("peft-choice", "peft.kind=lora", "the lines of peft-choice set it"),
         ("main-table", "seed=5", "say how many with --seeds"),
     ],
 )
