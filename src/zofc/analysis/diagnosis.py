@@ -113,13 +113,12 @@ class SetDiagnosis:
         if not self.gradient:
             return [Finding(first.what, first.measured, "the gradient is zero here: there is nothing to estimate")]
         middle = [] if self.differences is None else self._difference_lines(self.differences)
-        return [first, self._agreement_line, *middle, self._clip_line, self._step_line, self._alignment_line]
+        return [first, self._agreement_line(), *middle, self._clip_line(), self._step_line(), self._alignment_line()]
 
     def _change(self, key: str, value: str) -> str:
         """How to say it on the command line, for every group of the set."""
         return " ".join(f"optimize.{group}.{key}={value}" for group in self.members)
 
-    @property
     def _remedy(self) -> str:
         exact = self._change("estimator", "forward_gradient")
         if self.differences is None:
@@ -130,7 +129,6 @@ class SetDiagnosis:
         longer = best is not None and (best.pearson or 0) > max(2 * self.agreement.pearson, NOISE)
         return f"{exact}, or {self._change('epsilon', f'{best.epsilon:g}')}" if best and longer else exact
 
-    @property
     def _agreement_line(self) -> Finding:
         found = self.agreement
         what = "the derivatives" if self.differences is None else "the differences"
@@ -139,9 +137,9 @@ class SetDiagnosis:
         elif found.pearson >= USABLE:
             verdict = f"{what} are right on the whole, with an error of {100 * found.error:.0f} %: training slows down"
         elif found.pearson >= NOISE:
-            verdict = f"more noise than signal in {what}: use {self._remedy}"
+            verdict = f"more noise than signal in {what}: use {self._remedy()}"
         else:
-            verdict = f"{what} are noise: correlation {found.pearson:.2f}; use {self._remedy}"
+            verdict = f"{what} are noise: correlation {found.pearson:.2f}; use {self._remedy()}"
         measured = f"Pearson {found.pearson:.4f}, cosine {found.cosine:.4f}, error {100 * found.error:.3g} %"
         return Finding(f"{self.estimator} against float64", f"{measured} ({found.pairs} pairs)", verdict)
 
@@ -154,17 +152,17 @@ class SetDiagnosis:
             verdict += f"; {100 * found.vanished:.0f} % of them vanish: both losses are the same number"
         best = found.best
         if best is None or (best.pearson or 0.0) < NOISE:
-            epsilon = f"no ε helps in {self.precision}: use {self._remedy}"
+            epsilon = f"no ε helps in {self.precision}: use {self._remedy()}"
         elif not found.sound:
             epsilon = f"ε = {best.epsilon:g} is best, and correlates {best.pearson:.2f}"
         else:
             sound = ", ".join(f"{length:g}" for length in found.sound)
             own = "is among them" if found.epsilon in found.sound else "is not"
             epsilon = f"ε = {best.epsilon:g} is best; sound are {sound}, and the recipe's {found.epsilon:g} {own}"
-        shown = ", ".join(f"{rung.epsilon:g}: {_number(rung.pearson)}" for rung in found.ladder)
+        values = ["not finite" if rung.pearson is None else f"{rung.pearson:.2f}" for rung in found.ladder]
+        shown = ", ".join(f"{rung.epsilon:g}: {value}" for rung, value in zip(found.ladder, values, strict=True))
         return [Finding("difference against noise", measured, verdict), Finding("Pearson by ε", shown, epsilon)]
 
-    @property
     def _clip_line(self) -> Finding:
         step = self.step
         share = f"median norm of ĝ {step.norm:.3g}"
@@ -182,7 +180,6 @@ class SetDiagnosis:
         shown = "none" if step.clip is None else f"{step.clip:g}, active in {100 * step.clipped:.0f} %"
         return Finding("clip", f"{shown}; {share}", verdict)
 
-    @property
     def _step_line(self) -> Finding:
         step, total = self.step, self.step.descent * self.step.steps
         share = f" ({100 * step.length / step.parameters:.2g} % of it)" if step.parameters else ""
@@ -199,7 +196,6 @@ class SetDiagnosis:
                 verdict += f": hardly anything, {f'with {fresh} as it starts' if fresh else 'from this start'}"
         return Finding("length of a step", measured, verdict)
 
-    @property
     def _alignment_line(self) -> Finding:
         now = next(found for found in self.alignments if found.queries == self.queries)
         most = self.alignments[-1]
@@ -234,7 +230,3 @@ class Diagnosis:
         """Everything, with the sentences beside the numbers."""
         sets = [{**asdict(found), "lines": [asdict(line) for line in found.lines]} for found in self.sets]
         return {**asdict(self), "notices": list(self.notices), "sets": sets}
-
-
-def _number(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.2f}"

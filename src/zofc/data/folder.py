@@ -33,22 +33,18 @@ def read_folder(name: str, root: Path, options: SourceOptions) -> Source:
     inside = subfolders(root)
     test_folder = next((f for f in TEST_FOLDERS if f in inside), None)
     if "train" in inside and test_folder is not None:
-        return _with_test_set(name, scan(root, "train"), scan(root, test_folder), options)
+        train, test = scan(root, "train"), scan(root, test_folder)
+        if only_test := sorted(set(test.files) - set(train.files)):
+            raise DataError(
+                f"{name}: class '{only_test[0]}' is in {test.base} but not in {train.base}; a class needs images "
+                f"to train on (such classes: {len(only_test)})"
+            )
+        classes, listing = list_classes(name, train, options, ignored=test.ignored)
+        return open_file_lists(name, classes, listing, file_list_of(test, classes), options)
     contents = scan(root, "train" if inside == ["train"] else "")
     classes, listing = list_classes(name, contents, options)
-    train, test = hold_out(listing.labels, classes, options.test_fraction, options.seed, name)
-    return open_file_lists(name, classes, listing.take(train), listing.take(test), options)
-
-
-def _with_test_set(name: str, train: Scan, test: Scan, options: SourceOptions) -> Source:
-    only_test = sorted(set(test.files) - set(train.files))
-    if only_test:
-        raise DataError(
-            f"{name}: class '{only_test[0]}' is in {test.base} but not in {train.base}; a class needs images "
-            f"to train on (such classes: {len(only_test)})"
-        )
-    classes, train_listing = list_classes(name, train, options, ignored=test.ignored)
-    return open_file_lists(name, classes, train_listing, file_list_of(test, classes), options)
+    kept, held = hold_out(listing.labels, classes, options.test_fraction, options.seed, name)
+    return open_file_lists(name, classes, listing.take(kept), listing.take(held), options)
 
 
 @dataclass(frozen=True)

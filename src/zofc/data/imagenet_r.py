@@ -37,15 +37,11 @@ def imagenet_r(argument: str, options: SourceOptions) -> Source:
             "imagenet-r: no train.txt and test.txt in the root, so the split is ours (20 % of each class, "
             "seed 1993); numbers are comparable only within one split"
         )
-        data = open_file_lists("imagenet-r", *_split(root, options), options)
+        classes, listing = list_classes("imagenet-r", scan(root), options)
+        train, test = hold_out(listing.labels, classes, TEST_FRACTION, SPLIT_SEED, "imagenet-r")
+        data = open_file_lists("imagenet-r", classes, listing.take(train), listing.take(test), options)
     expect_classes("imagenet-r", len(data.classes), PUBLISHED_CLASSES, options.notice)
     return data
-
-
-def _split(root: Path, options: SourceOptions) -> tuple[tuple[str, ...], FileList, FileList]:
-    classes, listing = list_classes("imagenet-r", scan(root), options)
-    train, test = hold_out(listing.labels, classes, TEST_FRACTION, SPLIT_SEED, "imagenet-r")
-    return classes, listing.take(train), listing.take(test)
 
 
 def _read_lists(root: Path) -> tuple[tuple[str, ...], FileList, FileList]:

@@ -122,8 +122,7 @@ def load_backbone(
     recompute: bool = False,
     compiled: bool = False,
 ) -> Backbone:
-    """The backbone a recipe names, at its image size, frozen, in evaluation mode, its weights resident in `dtype` on
-    `device`."""
+    """The frozen backbone of a recipe at its image size, in evaluation mode, its weights in `dtype` on `device`."""
     name = recipe.name
     is_file = name.endswith((".safetensors", ".npz"))
     if recipe.checksum and not is_file:

@@ -83,7 +83,8 @@ class Grid:
             names = sum(number < self.names for number in keep)
             part = Grid(tuple(self.headers[n] for n in keep), tuple(rows), names=names)
             room = width - gap * (len(keep) - 1)
-            yield part, _widths([narrow[n] for n in keep], [_widest(columns[n]) for n in keep], room, names)
+            lines = [[line for cell in columns[n] for line in (cell or " ").split("\n")] for n in keep]
+            yield part, _widths([narrow[n] for n in keep], [max(map(cell_len, some)) for some in lines], room, names)
 
 
 def _printable(text: str) -> str:
@@ -94,10 +95,6 @@ def _markdown(text: str) -> str:
     for sign in "\\|<*`[":
         text = text.replace(sign, f"\\{sign}")
     return _printable(text).replace("\n", "<br>")
-
-
-def _widest(column: Sequence[str]) -> int:
-    return max(cell_len(line) for cell in column for line in (cell or " ").split("\n"))
 
 
 def _narrowest(column: Sequence[str], limit: int) -> int:

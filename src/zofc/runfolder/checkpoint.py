@@ -67,7 +67,10 @@ class Checkpoint(NamedTuple):
 def save_checkpoint(run: Run, progress: Progress, method: Mapping[str, Tensor], optimizers: Optimizers) -> None:
     """Write a checkpoint beside the last one, make it current, drop the last one."""
     folder = run.path / CHECKPOINT_FOLDER
-    flat = {f"method|{key}": value for key, value in method.items()} | _flatten(optimizers)
+    flat: dict[str, Any] = {f"method|{key}": value for key, value in method.items()}
+    for mover, parameters in optimizers.items():
+        for name, entries in parameters.items():
+            flat |= {f"optimizer|{mover}|{name}|{key}": value for key, value in entries.items()}
     tensors = {key: value for key, value in flat.items() if isinstance(value, Tensor)}
     scalars = {key: value for key, value in flat.items() if key not in tensors}
     with explain_os_errors(folder):
@@ -127,15 +130,6 @@ def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 def _read_tensors(path: Path) -> dict[str, Tensor]:
     with safe_open(path, framework="pt") as tensors:
         return {key: tensors.get_tensor(key) for key in tensors.keys()}  # noqa: SIM118 (not a dict)
-
-
-def _flatten(optimizers: Optimizers) -> dict[str, Any]:
-    return {
-        f"optimizer|{mover}|{name}|{key}": value
-        for mover, names in optimizers.items()
-        for name, entries in names.items()
-        for key, value in entries.items()
-    }
 
 
 def _unflatten(flat: Mapping[str, Any]) -> Optimizers:
