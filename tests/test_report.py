@@ -324,7 +324,7 @@ def test_unfinished_runs_and_missing_test_images_are_pointed_out(runs: list[Run]
     assert tables.summary_table([*runs, lost]).warnings == (
         "First order is unfinished: 3 of 20 tasks. Its numbers cover those.",
         "Just begun is unfinished: 0 of 5 tasks.",
-        "Lost has no final accuracy for the classes of task 1; the means leave them out.",
+        "Lost has no final accuracy of task 1, which the means leave out.",
     )
     assert tables.matrix_table(lost).rows[-1] == ("2", "80.0", "—", "80.0")
 

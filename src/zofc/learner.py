@@ -94,9 +94,8 @@ class GivenImages:
         try:
             return as_rgb(item if isinstance(item, Image.Image) else np.asarray(item), self.name(index))
         except (TypeError, ValueError) as error:
-            raise DataError(
-                f"image {index} is neither a PIL image, an (h, w) or (h, w, 3) array nor a path: {error}"
-            ) from error
+            text = f"image {index} is neither a PIL image, an (h, w) or (h, w, 3) array nor a path: {error}"
+            raise DataError(text) from error
         except OSError as error:
             raise DataError(f"image {index} cannot be read: {error}") from error
 

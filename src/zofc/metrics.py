@@ -95,11 +95,8 @@ class AccuracyMatrix:
 
     def to_json(self) -> dict[str, Any]:
         """As a run folder holds it."""
-        return {
-            "accuracy": [list(row) for row in self.rows],
-            "counts": list(self.counts),
-            "groups": [list(names) for names in self.groups],
-        }
+        rows, groups = [list(row) for row in self.rows], [list(names) for names in self.groups]
+        return {"accuracy": rows, "counts": list(self.counts), "groups": groups}
 
     @classmethod
     def from_json(cls, data: object) -> AccuracyMatrix:

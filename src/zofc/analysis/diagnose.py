@@ -57,9 +57,7 @@ def diagnose(
     with torch_settings(device, recipe.training):
         training, notices = start_task(recipe, task, device, on_progress)
         if not training.placement.zeroth:
-            raise RecipeError(
-                f"{recipe.name}: task {task} moves nothing by zeroth order, so there is nothing to diagnose"
-            )
+            raise RecipeError(f"{recipe.name}: task {task} moves nothing by zeroth order: nothing to diagnose")
         exact = in_float64(training.model.method)
         examinations = [Examination(training, part, exact, queries) for part in training.placement.zeroth]
         for number, images, labels in islice(run_batches(training), batches):

@@ -111,9 +111,8 @@ def measure_flatness(
         kept = ", ".join(map(str, run.kept))
         raise RunError(f"every: none of the kept tasks ({kept}) is a multiple of {settings.every}")
     on_progress("loading the images")
-    batches = {
-        task: run.batches(task, settings.split, settings.images, settings.batch) for task in range(1, max(run.kept) + 1)
-    }
+    tasks = range(1, max(run.kept) + 1)
+    batches = {task: run.batches(task, settings.split, settings.images, settings.batch) for task in tasks}
     if why := type(run.model.method).couples_images:
         notices.append(f"the loss is no mean over images: it depends on the batches, here of {settings.batch} ({why})")
     by_set: dict[str, list[TaskFlatness]] = {name: [] for name in sets}

@@ -54,9 +54,8 @@ def start_task(
     model = IncrementalModel(recipe, device)
     for each in stream.tasks[:task]:
         model.extend(each.names)
-    training = TaskTraining(
-        model, model.loader(stream.train_set(stream.tasks[task - 1])), _Notices(notices), len(stream.tasks)
-    )
+    loader = model.loader(stream.train_set(stream.tasks[task - 1]))
+    training = TaskTraining(model, loader, _Notices(notices), len(stream.tasks))
     on_progress("beginning the task")
     training.begin()  # some methods read the task's images before the first step
     return training, notices

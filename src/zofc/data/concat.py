@@ -55,8 +55,5 @@ def join(sets: Sequence[ImageSet]) -> ImageSet:
     else:
         places = np.concatenate([np.stack([np.full(len(s), k), np.arange(len(s))], 1) for k, s in enumerate(sets)])
         images = JoinedImages([s.images for s in sets], places)
-    return ImageSet(
-        images,
-        np.concatenate([s.labels for s in sets]),
-        np.concatenate(domains) if len(domains) == len(sets) else None,
-    )
+    labels = np.concatenate([s.labels for s in sets])
+    return ImageSet(images, labels, np.concatenate(domains) if len(domains) == len(sets) else None)

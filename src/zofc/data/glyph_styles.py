@@ -109,9 +109,7 @@ def style(spec: str) -> Style:
     except ValueError:
         strength = -1.0
     if not 0 <= strength <= 1:
-        raise DataError(
-            f"data.source: '{spec}': the strength of a style is a number from 0 (clean) to 1, not '{degree}'"
-        )
+        raise DataError(f"data.source: '{spec}': the strength of a style is from 0 (clean) to 1, not '{degree}'")
     if name in STYLES:
         return STYLES[name].at(strength)
     base = STYLES[DEFAULT.partition("@")[0]].at(strength) if degree else style(DEFAULT)

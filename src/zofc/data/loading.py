@@ -77,10 +77,7 @@ class Loader:
         size = len(image_set) * 3 * test_view.size**2
         self.kept_bytes = size if self.path == "workers" and size <= keep else 0
         if self.path == "device" and self.array is None:
-            raise DataError(
-                "training.loading: 'device' needs images of one size in memory, and these are decoded one by "
-                "one; use auto or workers"
-            )
+            raise DataError("training.loading: 'device' needs images of one size in memory; use auto or workers")
 
     def steps(self, batch_size: int) -> int:
         """Batches in an epoch; the last may be smaller."""

@@ -257,9 +257,7 @@ def _check_names(earlier: Sequence[str], parts: Sequence[Part]) -> None:
     for part in parts:
         for name in part.names:
             if name in owners:
-                raise DataError(
-                    f"class '{name}' of {part.source.name} is already in {owners[name]}; rename or remove one"
-                )
+                raise DataError(f"class '{name}' of {part.source.name} is already in {owners[name]}; rename one")
             owners[name] = part.source.name
 
 

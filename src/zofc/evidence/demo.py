@@ -83,9 +83,7 @@ def draw_demo(paths: Sequence[Path], seed: int, out: Path) -> None:
 
 
 def _default_pair(paths: Sequence[Path], seed: int) -> list[Run]:
-    finished = {
-        record.name: record for record in read_runs(paths) if record.setting("seed") == seed and record.finished
-    }
+    finished = {run.name: run for run in read_runs(paths) if run.setting("seed") == seed and run.finished}
     missing = [name for name in PICTURE_PAIR if name not in finished]
     if missing:
         raise RunError(f"no finished run of {', '.join(missing)} with seed {seed}; make them with `zofc run`")

@@ -47,10 +47,8 @@ def read_evidence(folder: Path, benchmark: Path | None = None) -> RowTable:
         if "claims" not in whole:  # the verdicts made of the others
             add_rows(table, result_rows(path))
     if benchmark is not None and benchmark.is_file():
-        steps = [
-            {**row, "line": f"step {row['name']}", "setting": "ViT-B/16", "seed": 0} for row in result_rows(benchmark)
-        ]
-        add_rows(table, steps)
+        for row in result_rows(benchmark):
+            add_rows(table, [{**row, "line": f"step {row['name']}", "setting": "ViT-B/16", "seed": 0}])
     return table
 
 

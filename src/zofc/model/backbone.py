@@ -249,9 +249,7 @@ def _from_npz(path: Path, recipe: BackboneSettings) -> Backbone:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             if "embedding/kernel" not in arrays:
-                raise WeightsError(
-                    f"backbone.name: {path} does not hold a vision transformer in the published npz layout"
-                )
+                raise WeightsError(f"backbone.name: {path} holds no vision transformer in the published npz layout")
         vit.load_pretrained(str(path))
     except (OSError, ValueError, KeyError, RuntimeError, AssertionError) as error:
         raise WeightsError(f"backbone.name: {path} does not fit {recipe.architecture}: {_first_line(error)}") from error

@@ -103,9 +103,8 @@ def read_files(reference: str) -> Layer:
     if file.folder is None and file.name.startswith("_"):
         raise RecipeError(f"{file} is a building block for `extends`, not a recipe of its own")
     if file.folder is None and file.row is None:
-        raise RecipeError(
-            f"'{file.name}' is a family of recipes: {', '.join(f'{file.name}/{row}' for row in row_names(file.name))}"
-        )
+        names = ", ".join(f"{file.name}/{row}" for row in row_names(file.name))
+        raise RecipeError(f"'{file.name}' is a family of recipes: {names}")
     layer = read_extended(file, ())
     return replace(layer, values={"name": file.name, **layer.values})
 

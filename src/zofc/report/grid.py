@@ -35,11 +35,8 @@ class Grid:
 
     def markdown(self) -> str:
         """The table in Markdown."""
-        lines = [
-            self.headers,
-            tuple("---" if number < self.names else "---:" for number in range(len(self.headers))),
-            *self.rows,
-        ]
+        marks = tuple("---" if number < self.names else "---:" for number in range(len(self.headers)))
+        lines = (self.headers, marks, *self.rows)
         table = "\n".join("| " + " | ".join(_markdown(cell) for cell in line) + " |" for line in lines)
         below = [f"**Warning:** {_markdown(text)}" for text in self.warnings] + [_markdown(text) for text in self.notes]
         return "\n\n".join([f"### {_markdown(self.title)}"] * bool(self.title) + [table, *below]) + "\n"

@@ -240,8 +240,5 @@ class Follower:
         silence = self._silence(now)
         if view.over or silence < QUIET_SECONDS or self.was_locked or Run(self.folder).is_locked() is not False:
             return ""
-        again = f"zofc run --resume {shlex.quote(str(self.folder))}"
-        return (
-            f"no event for {format_duration(silence)} and no process of this machine trains it; "
-            f"if none elsewhere does: {again}"
-        )
+        doubt = f"no event for {format_duration(silence)} and no process of this machine trains it"
+        return f"{doubt}; if none elsewhere does: zofc run --resume {shlex.quote(str(self.folder))}"

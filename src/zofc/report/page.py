@@ -48,16 +48,11 @@ def render(records: Sequence[Run], title: str) -> str:
 
     from zofc.report.draw_plotly import HEAT_COLOURS
 
-    environment = Environment(
-        loader=PackageLoader("zofc", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    source = PackageLoader("zofc", "report")
+    pages = Environment(loader=source, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     summary, compare = tables.summary_table(records), tables.comparison_table(records)
     flatness = {f"flatness-{number}": chart for number, chart in enumerate(figures.flatness_over_tasks(records))}
-    return environment.get_template("page.html.j2").render(
+    return pages.get_template("page.html.j2").render(
         title=title,
         sections=list(_sections(records)),
         runs=sum(len(record.paths) for record in records),

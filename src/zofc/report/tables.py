@@ -162,9 +162,7 @@ def _cautions(records: Sequence[Run]) -> tuple[str, ...]:
         if record.matrix and record.matrix.unmeasured:
             tasks = ", ".join(str(group + 1) for group in record.matrix.unmeasured)
             several = "s" * (len(record.matrix.unmeasured) > 1)
-            found.append(
-                f"{label} has no final accuracy for the classes of task{several} {tasks}; the means leave them out."
-            )
+            found.append(f"{label} has no final accuracy of task{several} {tasks}, which the means leave out.")
     return tuple(found)
 
 

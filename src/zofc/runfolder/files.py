@@ -20,9 +20,7 @@ def explain_os_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            what = (
-                "no space left to write {path}; what was written before is intact: free some space, then use {resume}"
-            )
+            what = "no space left to write {path}; earlier files are intact: free some space, then use {resume}"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
             what = "cannot write {path}: {reason}; choose another folder with --runs"
         elif error.errno == errno.ENOENT and error.filename and Path(error.filename).parent.is_dir():

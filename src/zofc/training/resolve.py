@@ -88,9 +88,7 @@ def _check_epochs(recipe: Recipe) -> None:
     plans = recipe.optimize.values()
     for epoch in range(max((plan.epochs for plan in plans), default=0)):
         if not any(plan.start <= epoch < plan.epochs for plan in plans):
-            raise RecipeError(
-                f"{recipe.name}: optimize: no group moves in epoch {epoch + 1}; choose other values of start and epochs"
-            )
+            raise RecipeError(f"{recipe.name}: optimize: no group moves in epoch {epoch + 1}; change start or epochs")
 
 
 def open_data(recipe: Recipe, spec: str, notice: Callable[[str], None], test_fraction: float | None = None) -> Source:

@@ -96,7 +96,6 @@ def extend_run(path: Path, source: str, output: Path | None = None) -> Run:
     open_stream(extended, lambda _: None, progress)  # refuses what cannot be learned, before anything is written
     with new_run(new.path, extended) as run:
         save_checkpoint(run, progress, checkpoint.method, checkpoint.optimizers)
-        run.write_environment(
-            {key: old.environment[key] for key in ("data", "backbone", "plugins") if key in old.environment}
-        )
+        inherited = ("data", "backbone", "plugins")
+        run.write_environment({key: value for key, value in old.environment.items() if key in inherited})
     return run
