@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TypeVar
 
@@ -191,11 +192,8 @@ class Examination:
         self.pairs.append((estimated.flatten(), true.flatten()))
         if not query.estimator.exact:
             self._measure_ladder(images, labels, query, float64, estimated[:LADDER_QUERIES], true[:LADDER_QUERIES])
-        slope, loss = _retry_smaller(
-            Chunking(chunking.micro_batch),
-            len(images),
-            lambda each: exact_gradient(self.exact, self.space, images, labels, each),
-        )
+        gradient = partial(exact_gradient, self.exact, self.space, images, labels)
+        slope, loss = _retry_smaller(Chunking(chunking.micro_batch), len(images), gradient)
         self.gradients.append(float(slope.norm()))
         self.losses.append(loss)
         for size, estimates in self.estimates.items():  # as many as these directions allow

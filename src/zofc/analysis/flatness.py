@@ -122,11 +122,5 @@ def smoothed(
     ]
     halves = [epsilon**2 / 2 * form for form in forms]
     rests = [rise - half for rise, half in zip(rises, halves, strict=True)]
-    return Smoothed(
-        epsilon=epsilon,
-        increase=statistics.fmean(rises),
-        increase_error=standard_error(rises),
-        expansion=statistics.fmean(halves),
-        rest=statistics.fmean(rests),
-        rest_error=standard_error(rests),
-    )
+    increase, expansion, rest = map(statistics.fmean, (rises, halves, rests))
+    return Smoothed(epsilon, increase, standard_error(rises), expansion, rest, standard_error(rests))

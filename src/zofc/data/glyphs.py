@@ -26,7 +26,7 @@ from zofc.data.glyph_styles import DEFAULT, Style, style
 from zofc.data.source import ImageSet, Source, SourceOptions, source
 from zofc.errors import DataError, nearest
 
-PER_CLASS, TEST_PER_CLASS = 60, 20
+PER_CLASS = {"train": 60, "test": 20}
 
 
 def draw_numbered(character: Character, style: Style, number: int, split: str, seed: int,
@@ -136,21 +136,10 @@ def glyphs(argument: str, options: SourceOptions) -> Source:
     specs, domains = parse(argument)
     styles = tuple(style(spec) for spec in specs)
     characters = benchmark_characters()
-    counts = (
-        PER_CLASS if options.per_class is None else options.per_class,
-        TEST_PER_CLASS if options.test_per_class is None else options.test_per_class,
-    )
-    times = len(styles) if options.per_domain else 1
-    sheets = [
-        Sheet(characters, styles, split, options.seed, times * per_class)
-        for split, per_class in zip(("train", "test"), counts, strict=True)
-    ]
+    times, sheets = len(styles) if options.per_domain else 1, []
+    for split, count in (("train", options.per_class), ("test", options.test_per_class)):
+        per_class = PER_CLASS[split] if count is None else count
+        sheets.append(Sheet(characters, styles, split, options.seed, times * per_class))
     train, test = (sheet.image_set(domains) for sheet in sheets)
-    return Source(
-        name=f"glyphs:{argument}" if argument else "glyphs",
-        classes=tuple(character.name for character in characters),
-        train=train,
-        test=test,
-        checksum=glyph_checksum(sheets),
-        domain_names=specs if domains else (),
-    )
+    name, classes = f"glyphs:{argument}" if argument else "glyphs", tuple(character.name for character in characters)
+    return Source(name, classes, train, test, glyph_checksum(sheets), specs if domains else ())

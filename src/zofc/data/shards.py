@@ -182,16 +182,9 @@ def _open_stores(
         return None
     parts = []
     for file, digest in digests.items():
-        count = _open(file).metadata.num_rows
-        parts.append(
-            CachePart(
-                key=cache_key("shard", columns.image, digest),
-                label=f"{name} ({file.name})",
-                count=count,
-                read=partial(_encoded, file, columns.image, count),
-                sample=partial(_encoded, file, columns.image, min(count, SAMPLE)),
-            )
-        )
+        key, count = cache_key("shard", columns.image, digest), _open(file).metadata.num_rows
+        read, sample = (partial(_encoded, file, columns.image, number) for number in (count, min(count, SAMPLE)))
+        parts.append(CachePart(key, f"{name} ({file.name})", count, read, sample))
     stores = open_stores(parts, asked, options)
     return None if stores is None else dict(zip(digests, stores, strict=True))
 
@@ -223,13 +216,10 @@ def _read_set(chosen: ShardRows, stores: Mapping[Path, Store] | None, options: S
         if stored is not None:
             return ImageSet(stored, chosen.labels, chosen.domains)
     names = [f"{chosen.files[shard]} row {row}" for shard, row in chosen.places]
-    encoded = [
-        data
-        for shard in np.unique(chosen.places[:, 0])
-        for data in _shard_bytes(
-            chosen.files[shard], chosen.columns.image, chosen.places[chosen.places[:, 0] == shard, 1]
-        )
-    ]
+    encoded: list[bytes] = []
+    for shard in np.unique(chosen.places[:, 0]):
+        inside = chosen.places[chosen.places[:, 0] == shard, 1]
+        encoded += _shard_bytes(chosen.files[shard], chosen.columns.image, inside)
     images, keep = settle(EncodedImages(encoded, names), options.skip_broken, options.notice)
     chosen = chosen.take(keep)
     return ImageSet(images, chosen.labels, chosen.domains)

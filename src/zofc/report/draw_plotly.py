@@ -107,12 +107,5 @@ def _axis(axis: Axis) -> dict[str, Any]:
 
 
 def _page_layout(x: dict[str, Any], y: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "template": "none",
-        "margin": {"l": 60, "r": 14, "t": 10, "b": 48},
-        "height": 380,
-        "showlegend": False,
-        "hovermode": "closest",
-        "xaxis": x,
-        "yaxis": y,
-    }
+    frame = {"template": "none", "margin": {"l": 60, "r": 14, "t": 10, "b": 48}, "height": 380}
+    return {**frame, "showlegend": False, "hovermode": "closest", "xaxis": x, "yaxis": y}
