@@ -449,7 +449,7 @@ def test_every_colour_stands_out_from_the_page(palette: tuple[str, ...], page_co
         red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    assert f"--page: {page_colour}".replace("#ffffff", "#fff") in page._ours("page.css")
+    assert f"--page: {page_colour}".replace("#ffffff", "#fff") in page._read_asset("page.css")
     for colour in palette:
         low, high = sorted((luminance(colour), luminance(page_colour)))
         assert (high + 0.05) / (low + 0.05) >= 3

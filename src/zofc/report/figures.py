@@ -9,7 +9,7 @@ from typing import Any
 
 from zofc.metrics import AccuracyMatrix
 from zofc.report.drawing import Axis, Chart, Curve, CurveStyle, HeatMap, Surface
-from zofc.report.labels import named
+from zofc.report.labels import label_runs
 from zofc.runfolder import Run
 from zofc.runfolder.run import TaskSeries
 from zofc.units import MIB, format_bytes
@@ -27,7 +27,7 @@ def accuracy_over_tasks(records: Sequence[Run]) -> Chart:
     """Accuracy on all classes seen after each task. A joint run is one level, as wide as the longest other."""
     longest = max((len(record.matrix.last_row) for record in records if record.matrix), default=1)
     curves = []
-    for number, label, record in named(records):
+    for number, label, record in label_runs(records):
         if record.matrix and record.matrix.joint:
             series = TaskSeries(record.accuracies.values * 2, record.accuracies.spreads * 2)
             level = _curve(number, label, (1, longest), series, "all tasks at once: {y} %")
@@ -41,7 +41,7 @@ def forgetting_by_task(records: Sequence[Run]) -> Chart:
     """Forgetting of each old task's classes; runs without one (a single task, a joint run) are left out."""
     curves = [
         _over_tasks(number, label, record.drops, "task {x}: {y} points")
-        for number, label, record in named(records)
+        for number, label, record in label_runs(records)
         if any(value is not None for value in record.drops.values)
     ]
     return Chart(Axis("task no.", whole=True), Axis("forgetting (percentage points)", lowest=0), tuple(curves))
@@ -50,7 +50,7 @@ def forgetting_by_task(records: Sequence[Run]) -> Chart:
 def memory_and_accuracy(records: Sequence[Run]) -> Chart:
     """One point a run. Runs that lack either number are left out."""
     points = []
-    for number, label, record in named(records):
+    for number, label, record in label_runs(records):
         size, overall = record.peak_memory, record.scores["all_classes"]
         if size is not None and overall is not None:
             spread = record.spreads.get("all_classes")
@@ -73,7 +73,7 @@ def flatness_over_tasks(records: Sequence[Run]) -> Iterator[Chart]:
 
 
 def _flatness_curves(records: Sequence[Run], over: str, quantity: str) -> Iterator[Curve]:
-    for number, label, record in named(records):
+    for number, label, record in label_runs(records):
         rows = {row.task: row for row in record.flatness if row.over == over and quantity in row.values}
         if rows:
             tasks = tuple(sorted(rows))

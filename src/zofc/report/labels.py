@@ -49,7 +49,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
     return _distinguish(names, [f" #{number}" for number in range(1, len(runs) + 1)])
 
 
-def named(runs: Sequence[Run]) -> Iterator[tuple[int, str, Run]]:
+def label_runs(runs: Sequence[Run]) -> Iterator[tuple[int, str, Run]]:
     """Every run with its position, which fixes its look, and its name."""
     for number, (label, run) in enumerate(zip(labels(runs), runs, strict=True)):
         yield number, label, run

@@ -16,7 +16,7 @@ from zofc.errors import RunError
 from zofc.metrics import METRICS
 from zofc.report import figures, tables
 from zofc.report.drawing import COLOURS, DARK_COLOURS, Chart, CurveStyle, HeatMap
-from zofc.report.labels import data_split, named
+from zofc.report.labels import data_split, label_runs
 from zofc.runfolder import Run, ready_to_write, write_atomic
 from zofc.runfolder.nested import flatten
 from zofc.units import NONE, format_duration
@@ -66,13 +66,13 @@ def render(records: Sequence[Run], title: str) -> str:
         light=COLOURS,
         dark=DARK_COLOURS,
         scale=HEAT_COLOURS,
-        css=Markup(_ours("page.css")),
-        script=Markup(_ours("page.js")),
+        css=Markup(_read_asset("page.css")),
+        script=Markup(_read_asset("page.js")),
         plotly=Markup(get_plotlyjs()),  # the library itself: trusted, and without a closing script tag
     )
 
 
-def _ours(name: str) -> str:
+def _read_asset(name: str) -> str:
     return files("zofc.report").joinpath(name).read_text("utf-8")
 
 
@@ -80,7 +80,7 @@ def _sections(records: Sequence[Run]) -> Iterator[dict[str, Any]]:
     """The values of the template for each run."""
     spent = [(record.train_seconds, record.evaluate_seconds) for record in records]
     longest = max((value for pair in spent for value in pair if value is not None), default=0.0) or 1.0
-    for number, label, record in named(records):
+    for number, label, record in label_runs(records):
         yield {
             "run": record,
             "number": number,
@@ -108,7 +108,7 @@ def _runs(records: Sequence[Run]) -> Iterator[dict[str, Any]]:
     """What a tooltip of a run shows and the search field finds: the main settings, then those in which runs differ."""
     differing = tables.settings_table(records).rows if len(records) > 1 else ()
     main = ("seed", "backbone.name", "data.source", "data.increment", "data.by", "method.name")
-    for number, label, record in named(records):
+    for number, label, record in label_runs(records):
         recipe = [
             ("method", tables.method_and_placement(record)),
             ("data", f"{data_split(record)}, {record.tasks_total or '?'} tasks"),

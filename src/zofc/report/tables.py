@@ -70,17 +70,17 @@ def summary_table(records: Sequence[Run]) -> Grid:
         about = label, *[data_split(record)] * data, method_and_placement(record)
         rows.append((*about, *scores, *(form(value) for form, value in costs)))
         keys.append((*(record.scores[name] for name in SUMMARY_METRICS), *(value for _, value in costs)))
-    notes, warnings = _means(records), _cautions(records)
+    notes, warnings = _means(records), _run_warnings(records)
     return Grid(headers, tuple(rows), notes=notes, warnings=warnings, names=2 + data, keys=tuple(keys))
 
 
 def matrix_table(record: Run) -> Grid:
     """The accuracy matrix of a run: a row after each task, a column for each task's classes; else saved classes."""
     if record.saved:
-        return _learned(record)
+        return _saved_model_table(record)
     title = f"{record.title}: accuracy (%) on the classes of each task"
     if record.matrix is None:
-        return Grid(("after task",), (), title, warnings=_cautions([record]))
+        return Grid(("after task",), (), title, warnings=_run_warnings([record]))
     matrix = record.matrix
     width = len(matrix.last_row)
     rows = []
@@ -88,10 +88,10 @@ def matrix_table(record: Run) -> Grid:
         cells = [format_percent(accuracy, 1) for accuracy in row] + [""] * (width - len(row))
         rows.append(("joint" if matrix.joint else str(number), format_percent(overall, 1), *cells))
     headers = ("after task", "all classes", *(f"task {number}" for number in range(1, width + 1)))
-    return Grid(headers, tuple(rows), title, warnings=_cautions([record]))
+    return Grid(headers, tuple(rows), title, warnings=_run_warnings([record]))
 
 
-def _learned(record: Run) -> Grid:
+def _saved_model_table(record: Run) -> Grid:
     rows = ((str(number), ", ".join(names)) for number, names in enumerate(record.learned, 1))
     made = f"{method_and_placement(record)}; backbone {record.setting('backbone.name')}"
     title = f"{record.title}: a saved model ({made}) of {sum(map(len, record.learned))} classes"
@@ -118,8 +118,8 @@ def comparison_table(records: Sequence[Run]) -> Grid:
         rows.append((cost, *(form(value(record)) for record in records)))
     rows.append(("trained parameters", *(_by_group(record.trainable) for record in records)))
     notes = ["The same in all: " + "; ".join(f"{name} {value}" for name, value, *_ in shared) + "."] if shared else []
-    grid = Grid(("", *labels(records)), tuple(rows), notes=(*notes, *means), warnings=_cautions(records))
-    return _beside_paper(grid, records) if any(record.setting("paper") for record in records) else grid
+    grid = Grid(("", *labels(records)), tuple(rows), notes=(*notes, *means), warnings=_run_warnings(records))
+    return _add_paper_rows(grid, records) if any(record.setting("paper") for record in records) else grid
 
 
 def settings_table(records: Sequence[Run]) -> Grid:
@@ -140,9 +140,9 @@ def _score(record: Run, name: str) -> str:
 
 
 def _means(records: Sequence[Run]) -> tuple[str, ...]:
-    """What is said where a run is several."""
-    words = "Over seeds: mean ± standard deviation, the mean time and the most memory."
-    return (words,) if any(record.spreads for record in records) else ()
+    """The note for means over seeds, if there are any."""
+    note = "Over seeds: mean ± standard deviation, mean time and maximum memory."
+    return (note,) if any(record.spreads for record in records) else ()
 
 
 def _by_group(groups: Mapping[str, int] | None) -> str:
@@ -153,41 +153,41 @@ def _setting(value: Any) -> str:
     return NONE if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _cautions(records: Sequence[Run]) -> tuple[str, ...]:
-    """What must be known before two numbers of a table are compared."""
-    found = []
+def _run_warnings(records: Sequence[Run]) -> tuple[str, ...]:
+    """Warnings about unfinished runs and missing accuracies."""
+    texts = []
     for label, record in zip(labels(records), records, strict=True):
         if not record.finished:
-            found.append(f"{label} is {record.status}." + " Its numbers cover those." * bool(record.tasks_done))
+            texts.append(f"{label} is {record.status}." + " Its numbers cover those." * bool(record.tasks_done))
         if record.matrix and record.matrix.unmeasured:
             tasks = ", ".join(str(group + 1) for group in record.matrix.unmeasured)
             several = "s" * (len(record.matrix.unmeasured) > 1)
-            found.append(f"{label} has no final accuracy of task{several} {tasks}, which the means leave out.")
-    return tuple(found)
+            texts.append(f"{label} has no final accuracy of task{several} {tasks}, which the means leave out.")
+    return tuple(texts)
 
 
 # -- the paper's numbers -------------------------------------------------------------------------------------
 
 
-def unlike_paper(record: Run) -> list[str]:
+def paper_differences(record: Run) -> list[str]:
     """How a run's backbone and data differ from the paper's, which makes its numbers not comparable."""
-    found = []
+    differences = []
     backbone = str(record.setting("backbone.name"))
     if backbone.endswith((".safetensors", ".npz")):
-        found.append(f"backbone weights from {backbone}, not checked to be {PAPER_BACKBONE}")
+        differences.append(f"backbone weights from {backbone}, not checked to be {PAPER_BACKBONE}")
     elif backbone != PAPER_BACKBONE:
-        found.append(f"backbone {backbone} instead of {PAPER_BACKBONE}")
+        differences.append(f"backbone {backbone} instead of {PAPER_BACKBONE}")
     if record.setting("backbone.pretrained") is False:
-        found.append("random backbone weights")
+        differences.append("random backbone weights")
     split = f"{record.setting('data.source')}-inc{record.setting('data.increment')}"
     column = str(record.setting("paper.column"))
     if "-inc" in column and split != column:
-        found.append(f"data split {split} instead of {column}")
+        differences.append(f"data split {split} instead of {column}")
     values = {key: record.setting(f"data.{key}") for key in SLICES}
-    return found + [SLICES[key].format(value) for key, value in values.items() if value]
+    return differences + [SLICES[key].format(value) for key, value in values.items() if value]
 
 
-def _beside_paper(grid: Grid, records: Sequence[Run]) -> Grid:
+def _add_paper_rows(grid: Grid, records: Sequence[Run]) -> Grid:
     """The comparison, with the paper's printed numbers and ours minus them below it."""
     from zofc.paper import metric_names, printed
 
@@ -199,7 +199,7 @@ def _beside_paper(grid: Grid, records: Sequence[Run]) -> Grid:
         except ZofcError as error:
             known.append({})
             warnings.append(f"{label}: {error}.")
-        if paper and (differences := unlike_paper(record)):
+        if paper and (differences := paper_differences(record)):
             warnings.append(f"{label} is not in the paper's setting: {'; '.join(differences)}.")
     rows = [("reproduces", *(", ".join(map(str, paper.values())) for paper in papers))]
     notes, formal = list(grid.notes), metric_names("formal")
