@@ -19,6 +19,7 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/evidence/lines.py",
     "src/zofc/evidence/parts.py",
     "src/zofc/model/catalog.py",
+    "src/zofc/optim/length_matched.py",
     "src/zofc/plugins.py",
     "scripts/site_pages.py",
 }
