@@ -44,7 +44,7 @@ START = {  # what version 0.1 had no key for, where a method has another start s
 RUNS: dict[str, tuple[str, ...]] = {
     "simplecil": ("simplecil/base",),
     "ridge": ("ridge/base",),
-    "ridge projected": ("ridge/base", "ridge.projection=64"),
+    "ridge projected": ("ridge/base", "ridge.projection=64", "ridge.budget=null"),
     "classifier fo": ("classifier-fo/base", *HEAD),
     "classifier zo": ("classifier-zo/base", *HEAD),
     "adapter fo": ("adapter-fo/base", *BOTH),

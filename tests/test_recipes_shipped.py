@@ -254,13 +254,15 @@ def test_a_recipe_loads_in_every_preset_it_declares_and_survives_writing(name: s
 
 
 def test_every_recipe_resolves_to_the_values_of_version_0_1() -> None:
-    """Under keys that version 0.1 had; a digest for each recipe and preset."""
+    """Under keys that version 0.1 had, but for the budget of a projection; a digest for each recipe and preset."""
     baseline = json.loads((Path(__file__).parent / "baseline" / "recipes.json").read_text("utf-8"))
     known = set(baseline["keys"])
     digests = {}
     for name in recipe_names():
         for preset in recipe_presets(name):
             values = dotted(json.loads(loaded(name, preset).model_dump_json()))
+            assert (values["ridge.projection"], values["ridge.budget"]) == (0, 64_000_000)  # limits nothing
+            values["ridge.budget"] = None
             kept = {k: v for k, v in values.items() if re.sub(r"^optimize\.[^.]+\.", "optimize.<group>.", k) in known}
             text = json.dumps(kept, sort_keys=True)
             digests[f"{name} {preset}"] = hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -513,7 +515,12 @@ def test_own_images_are_learned_on_the_bundled_backbone(name: str, tmp_path: Pat
 def test_ridge_regression_trains_nothing(setting: str) -> None:
     recipe = as_shipped("ridge", setting)
     assert (recipe.method.name, recipe.optimize, recipe.paper) == ("ridge", {}, None)
-    assert recipe.sections["ridge"] == {"projection": 0, "budget": None, "strength_from": "all"}
+    assert recipe.sections["ridge"] == {
+        "projection": 0,
+        "orthogonal": False,
+        "budget": 64_000_000,
+        "strength_from": "all",
+    }
     assert recipe_presets(f"ridge/{setting}") == ["paper", "controlled"]
 
 

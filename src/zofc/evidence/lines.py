@@ -20,8 +20,8 @@ RATES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 HIGHER = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of classifiers on normalised features
 LOWER = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03)  # of Adam
 BOTH = ("peft", "head")
-WIDE = "ridge.projection=8192"
-READOUT = ("method.readout=ridge", WIDE)  # closed form, in place of the trained classifier
+WIDE = ("ridge.projection=8192", "ridge.budget=null")
+READOUT = ("method.readout=ridge", *WIDE)  # closed form, in place of the trained classifier
 PER_IMAGE = ("optimize.peft.per=image", "optimize.peft.queries=1")
 
 
@@ -58,7 +58,7 @@ def _placements(name: str, title: str) -> dict[str, GridLine]:
 LINES: dict[str, GridLine] = {
     "simplecil": GridLine("SimpleCIL", "simplecil"),
     "ridge": GridLine("Ridge regression (not in the paper)", "ridge"),
-    "ridge-wide": GridLine("Ridge on a random projection of 8192 (not in the paper)", "ridge", (WIDE,)),
+    "ridge-wide": GridLine("Ridge on a random projection of 8192 (not in the paper)", "ridge", WIDE),
     "classifier": GridLine("Learnable Cls., FO", "classifier-fo", scan=("head",), rates=HIGHER),
     "adapter-fo": GridLine("Adapter + Cls., FO", "adapter-fo", scan=("peft",), head_of="classifier"),
     "zofc": GridLine("ZO-FC", "zofc", scan=("peft",), head_of="classifier"),

@@ -16,6 +16,7 @@ from zofc import seeds
 from zofc.errors import DataError, RecipeError, nearest
 from zofc.model.backbone import Backbone
 from zofc.model.params import Moving
+from zofc.model.ridge import RidgeHead
 from zofc.plugins import Registry
 from zofc.recipe import METHOD_SECTIONS, Group, Recipe, Strict
 from zofc.seeds import Noise
@@ -102,6 +103,15 @@ class Method(nn.Module):
     def batches_in(self) -> Literal["test", "training"]:
         """The view of the images that `begin_task` and `end_task` get; that of training is random."""
         return "test"
+
+    def adapt_state(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Before a saved state is loaded: take on its shapes, where they depend on more than the classes, and return
+        what of it is to be loaded."""
+        state = dict(tensors)
+        for name, module in self.named_modules():
+            if isinstance(module, RidgeHead):
+                module.adapt_state(f"{name}.", state)
+        return state
 
     # -- the loss, evaluable anywhere ----------------------------------------------------------------------------
 

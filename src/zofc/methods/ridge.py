@@ -11,7 +11,7 @@ from torch import Tensor
 from zofc import seeds
 from zofc.methods.base import Batches, Method, method
 from zofc.model.backbone import Backbone
-from zofc.model.ridge import RidgeHead
+from zofc.model.ridge import RidgeHead, draw_projection
 from zofc.recipe import Positive, Recipe, Strict
 
 
@@ -19,7 +19,10 @@ class RidgeSettings(Strict):
     """The closed-form head: ridge regression on the features."""
 
     projection: Annotated[int, Field(ge=0)] = Field(0, description="width of the random projection; 0: none")
-    budget: Positive | None = Field(None, description="bytes for the Gram matrix, which caps the projection")
+    orthogonal: bool = Field(False, description="projection: directions at right angles, of which fewer do as well")
+    budget: Positive | None = Field(
+        64_000_000, description="bytes for the largest matrix, which caps the projection; null: no limit"
+    )
     strength_from: Literal["all", "task"] = Field(
         "all", description="tasks whose statistics λ is chosen with; task: the current one alone, as in RanPAC"
     )
@@ -28,7 +31,11 @@ class RidgeSettings(Strict):
 def make_ridge_head(method: Method, width: int) -> RidgeHead:
     """The regression with the recipe's settings, on features of so many numbers."""
     settings = method.recipe.section("ridge", RidgeSettings)
-    head = RidgeHead(width, settings.projection, settings.budget, method.generator("projection"), method.device)
+
+    def draw(size: int) -> Tensor:
+        return draw_projection(width, size, settings.orthogonal, method.generator("projection"))
+
+    head = RidgeHead(width, settings.projection, settings.budget, draw, method.device)
     head.strength_from = settings.strength_from
     return head
 

@@ -1,13 +1,16 @@
-"""Ridge regression to one-hot labels, task by task, with all data ever seen in two sums (as in RanPAC).
+"""Ridge regression to one-hot labels, task by task, on all data ever seen (as in RanPAC).
 
 With Φ the features of all images so far (after ReLU of a fixed random projection, if one is asked for) and Y their
-one-hot labels: G = ΦᵀΦ, C = ΦᵀY, W = (G + λI)⁻¹ C. Both sums only ever grow, so nothing is forgotten, and the order of
-the tasks matters only to the choice of λ. They are float64: λ may be far below G's largest eigenvalues.
+one-hot labels: W = (ΦᵀΦ + λI)⁻¹ ΦᵀY = Φᵀ (ΦΦᵀ + λI)⁻¹ Y. The first form keeps two sums, G = ΦᵀΦ and C = ΦᵀY, and no
+image; the second keeps the features of the images and is smaller while there are fewer of them than the projection is
+wide. Nothing is forgotten, and the order of the tasks matters only to the choice of λ. All is float64: λ may be far
+below the largest eigenvalues.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -15,19 +18,20 @@ from torch import Tensor, nn
 
 from zofc.errors import DataError, RecipeError
 
-BYTES = 8  # of a number in the Gram matrix
+BYTES = 8  # of a number in a matrix
 RIDGE_STRENGTHS = tuple(10.0**power for power in range(-8, 10))
-ROWS = 1024  # images projected at once
+PATIENCE = 4  # the search for λ ends when so many in a row are no better
+ROWS = 1024  # images, or columns of the projection, at once
 
 
 def regressors(width: int, projection: int, budget: int | None) -> int:
     """How many numbers an image is regressed from: the features, or the projection as wide as the budget allows."""
-    most = math.isqrt(budget // BYTES) if budget is not None else None
+    most = _largest(budget)
     if projection:
         if most == 0:
             raise RecipeError(f"ridge.budget: {budget} bytes hold no Gram matrix; the smallest has {BYTES}")
-        return projection if most is None else min(projection, most)
-    if most is not None and most < width:
+        return min(projection, most)
+    if most < width:
         raise RecipeError(
             f"ridge.budget: the Gram matrix of {width} features needs {BYTES * width**2} bytes, not {budget}; allow "
             f"them, or set ridge.projection to regress from a projection of at most {max(most, 1)}"
@@ -35,52 +39,125 @@ def regressors(width: int, projection: int, budget: int | None) -> int:
     return width
 
 
+def _largest(budget: int | None) -> int:
+    """Rows of the largest square matrix within a budget."""
+    return math.isqrt((2**62 if budget is None else budget) // BYTES)
+
+
+def draw_projection(width: int, size: int, orthogonal: bool, generator: torch.Generator) -> Tensor:
+    """Directions (width, size) with entries of variance one: independent normal numbers, or blocks of `width`
+    directions at right angles, which cover the space more evenly and so need fewer."""
+    if not orthogonal:
+        return torch.randn(width, size, generator=generator, dtype=torch.float64)
+    blocks = []
+    for _ in range(-(-size // width)):
+        q, r = torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64))
+        blocks.append(q * r.diagonal().sign() * math.sqrt(width))
+    return torch.cat(blocks, dim=1)[:, :size].contiguous()
+
+
 def solve(gram: Tensor, sums: Tensor, strength: float) -> Tensor:
-    """W = (G + λI)⁻¹ C, (regressors, classes)."""
-    values, vectors = eigen_pairs(gram)
-    return vectors @ ((vectors.mT @ sums) / (values + strength)[:, None])
+    """(G + λI)⁻¹ C; where rounding leaves no solution, λ is the next power of ten that has one."""
+    factor = _factor(gram, strength)
+    return solve(gram, sums, 10 * strength) if factor is None else torch.cholesky_solve(sums, factor)
+
+
+def _factor(gram: Tensor, strength: float) -> Tensor | None:
+    """The Cholesky factor of G + λI."""
+    shifted = gram.clone()
+    shifted.diagonal().add_(strength)
+    factor, failed = torch.linalg.cholesky_ex(shifted)
+    return None if int(failed) else factor
 
 
 def best_strength(gram: Tensor, sums: Tensor, phi: Tensor, labels: Tensor) -> float:
-    """The power of ten whose W, solved from G and C, has the least squared error on images that are not in them."""
-    values, vectors = eigen_pairs(gram)
-    turned, targets = phi @ vectors, vectors.mT @ sums  # one decomposition serves every strength
+    """The power of ten whose solution of G and C has the least squared error on images that are not in them."""
     truth = nn.functional.one_hot(labels, sums.shape[1]).to(phi.dtype)
-    errors = [float(((turned / (values + s)) @ targets - truth).square().mean()) for s in RIDGE_STRENGTHS]
-    return RIDGE_STRENGTHS[int(np.argmin(errors))]
+    return _search(gram, lambda factor: phi @ torch.cholesky_solve(sums, factor) - truth)
 
 
-def eigen_pairs(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """Eigenvalues, none below zero, and eigenvectors of a Gram matrix."""
-    values, vectors = torch.linalg.eigh(gram)
-    return values.clamp_min(0), vectors  # below zero by rounding alone
+def best_strength_by_images(kernel: Tensor, targets: Tensor) -> float:
+    """The power of ten with the least squared error on images that are left out one at a time: with A = (K + λI)⁻¹,
+    that of image i is (A Y)_i / A_ii."""
+
+    def residual(factor: Tensor) -> Tensor:
+        inverse = torch.cholesky_inverse(factor)
+        return (inverse @ targets) / inverse.diagonal()[:, None]
+
+    return _search(kernel, residual)
+
+
+def _search(gram: Tensor, residual: Callable[[Tensor], Tensor]) -> float:
+    """The strength with the least squared residual, given the factor of G + λI. Searched from above: the small ones
+    are worse, or ill-conditioned, wherever there are few images."""
+    least, best, worse = math.inf, RIDGE_STRENGTHS[-1], 0
+    for strength in reversed(RIDGE_STRENGTHS):
+        factor = _factor(gram, strength)
+        error = math.inf if factor is None else float(residual(factor).square().mean())
+        least, best, worse = (error, strength, 0) if error < least else (least, best, worse + 1)
+        if worse == PATIENCE:
+            break
+    return best
 
 
 class RidgeHead(nn.Module):
-    """G, C, the chosen strength and the solution; shapes follow from the classes and the projection alone."""
+    """The statistics of all images, the chosen strength and the solution. `draw` makes a projection of a width."""
 
     projection: Tensor | None
-    gram: Tensor
+    features: Tensor  # (images, width), while the regression is solved from the images
+    labels: Tensor
+    gram: Tensor  # G and C, after that
     sums: Tensor
     weights: Tensor
     strength: Tensor
     strength_from = "all"  # the tasks whose statistics the strength is chosen with, or `task`: the current one
 
     def __init__(
-        self, width: int, projection: int, budget: int | None, generator: torch.Generator, device: torch.device
+        self, width: int, projection: int, budget: int | None, draw: Callable[[int], Tensor], device: torch.device
     ) -> None:
         super().__init__()
-        size = regressors(width, projection, budget)
+        self.size = regressors(width, projection, budget)
         where = torch.device("cpu") if device.type == "mps" else device  # which knows no float64
-        drawn = torch.randn(width, size, generator=generator, dtype=torch.float64) if projection else None
-        self.register_buffer("projection", None if drawn is None else drawn.to(where))
-        for name, columns in (("gram", size), ("sums", 0), ("weights", 0)):
-            self.register_buffer(name, torch.zeros(size, columns, dtype=torch.float64, device=where))
-        self.register_buffer("strength", torch.ones((), dtype=torch.float64, device=where))
+        self.draw = draw if projection else None
+        self.most_images = 0 if budget is None else min(projection - 1, _largest(budget))  # as long as these are kept
+        by_images = self.most_images > 0
+        size = 0 if by_images else self.size
+        for name, shape, dtype in (
+            ("features", (0, width), torch.float32),
+            ("labels", (0,), torch.int64),
+            ("gram", (size, size), torch.float64),
+            ("sums", (size, 0), torch.float64),
+            ("weights", (projection if by_images else size, 0), torch.float64),
+            ("strength", (), torch.float64),
+        ):
+            self.register_buffer(name, torch.zeros(shape, dtype=dtype, device=where))
+        self.strength.fill_(1.0)
+        self.register_buffer("projection", None, persistent=False)
+        self._project()
+
+    @property
+    def by_images(self) -> bool:
+        """Whether the features of the images are kept, not yet their sums."""
+        return not len(self.gram)
+
+    def _project(self) -> None:
+        """Draw the projection of the present size."""
+        if self.draw is not None and (self.projection is None or self.projection.shape[1] != len(self.weights)):
+            self.projection = self.draw(len(self.weights)).to(self.gram.device)
 
     def grow(self, classes: int) -> None:
         """Make room for the classes of a new task."""
         self.sums, self.weights = (nn.functional.pad(part, (0, classes)) for part in (self.sums, self.weights))
+
+    def adapt_state(self, prefix: str, state: dict[str, Tensor]) -> None:
+        """Take on the shapes of a saved state, which depend on the number of images, and leave out of it what version
+        0.1 saved too."""
+        state.pop(f"{prefix}projection", None)
+        for name in ("features", "labels"):  # of a run of version 0.1, which has none
+            state.setdefault(f"{prefix}{name}", getattr(self, name))
+        for name in ("features", "labels", "gram", "sums", "weights"):
+            setattr(self, name, getattr(self, name).new_zeros(state[f"{prefix}{name}"].shape))
+        self._project()
 
     def regress_from(self, features: Tensor) -> Tensor:
         """Φ (batch, regressors) of features (batch, width)."""
@@ -95,13 +172,20 @@ class RidgeHead(nn.Module):
             sums.index_add_(1, named.to(phi.device), phi.mT)
 
     def learn(self, features: Tensor, labels: Tensor, rng: np.random.Generator) -> None:
-        """A task: λ is chosen on a fifth of its images, the solution is of all. Fewer than five leave λ as it was."""
+        """Include a task and solve the regression anew."""
         if not len(labels):
             raise DataError("a task has no training images to regress on")
-        order = torch.from_numpy(rng.permutation(len(labels)))
-        features, labels = features.cpu()[order], labels.cpu()[order]
-        held = len(labels) // 5
-        alone = self.strength_from == "task"
+        if self.by_images and len(self.labels) + len(labels) > self.most_images:
+            self._keep_sums()
+        if self.by_images:
+            self._learn_by_images(features, labels)
+        else:
+            order = torch.from_numpy(rng.permutation(len(labels)))
+            self._learn_by_sums(features.cpu()[order], labels.cpu()[order])
+
+    def _learn_by_sums(self, features: Tensor, labels: Tensor) -> None:
+        """λ is chosen on a fifth of the images, the solution is of all. Fewer than five leave λ as it was."""
+        held, alone = len(labels) // 5, self.strength_from == "task"
         gram, sums = (torch.zeros_like(own) if alone else own for own in (self.gram, self.sums))
         self.add(gram, sums, features[held:], labels[held:])
         if held:
@@ -112,6 +196,33 @@ class RidgeHead(nn.Module):
             self.gram += gram
             self.sums += sums
         self.weights.copy_(solve(self.gram, self.sums, float(self.strength)))
+
+    def _learn_by_images(self, features: Tensor, labels: Tensor) -> None:
+        known = 0 if self.strength_from == "all" else len(self.labels)
+        self.features = torch.cat([self.features, features.to(self.features)])
+        self.labels = torch.cat([self.labels, labels.to(self.labels)])
+        kernel = torch.zeros(len(self.labels), len(self.labels), dtype=torch.float64, device=self.gram.device)
+        for phi in self._parts():
+            kernel.addmm_(phi, phi.mT)
+        targets = nn.functional.one_hot(self.labels, self.weights.shape[1]).to(kernel)
+        self.strength.fill_(best_strength_by_images(kernel[known:, known:], targets[known:]))
+        solution = solve(kernel, targets, float(self.strength))
+        self.weights.copy_(torch.cat([phi.mT @ solution for phi in self._parts()]))
+
+    def _parts(self) -> Iterator[Tensor]:
+        """Φ of the images, some columns at a time."""
+        assert self.projection is not None
+        for columns in torch.split(self.projection, ROWS, dim=1):
+            yield (self.features.double() @ columns).relu_()
+
+    def _keep_sums(self) -> None:
+        """There are too many images: from now on their sums are kept, of a projection that the budget allows."""
+        features, labels, classes = self.features, self.labels, self.weights.shape[1]
+        self.features, self.labels = features[:0], labels[:0]
+        self.gram = self.gram.new_zeros(self.size, self.size)
+        self.sums, self.weights = (part.new_zeros(self.size, classes) for part in (self.sums, self.weights))
+        self._project()
+        self.add(self.gram, self.sums, features, labels)
 
     def scores(self, features: Tensor) -> Tensor:
         """Regression values (batch, classes)."""

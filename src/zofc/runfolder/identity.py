@@ -50,6 +50,8 @@ def lasting_values(recipe: Recipe) -> dict[str, Any]:
         for key, value in before.items():
             if section in values and (section in others or values[section].get(key) == value):
                 values[section].pop(key, None)
+    if (ridge := values.get("ridge")) and ("ridge" in others or not ridge["projection"]):
+        ridge["budget"] = None  # which limits nothing here, and is what it was by default
     for group in values["optimize"].values():
         for key, value in ADDED_TO_GROUPS.items():
             if group[key] == value:

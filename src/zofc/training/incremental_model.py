@@ -54,6 +54,7 @@ class IncrementalModel:
         """Become what was saved: grow task by task, then take the saved values."""
         for start, stop in tasks:
             self.extend(names[start:stop])
+        tensors = self.method.adapt_state(tensors)
         own = self.method.state_dict()
         shapes, saved = ({key: value.shape for key, value in state.items()} for state in (own, tensors))
         if wrong := {key for key, _ in shapes.items() ^ saved.items()}:
