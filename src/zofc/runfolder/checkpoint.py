@@ -1,11 +1,13 @@
 """Checkpoints: safetensors for tensors, JSON for the rest, never pickle.
 
-The JSON file names the tensor file that belongs to it and is renamed into place last: that is when a checkpoint comes
-into being. No generator state is saved, because no generator has any (see `seeds`).
+The JSON file names the tensor files that belong to it and is renamed into place last: that is when a checkpoint comes
+into being. A large tensor of the method has a file of its own, named after its content, so that it is written again
+only when it has changed. No generator state is saved, because no generator has any (see `seeds`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -18,10 +20,18 @@ from torch import Tensor
 
 from zofc.errors import RunError
 from zofc.runfolder.files import explain_os_errors, write_atomic
-from zofc.runfolder.names import CHECKPOINT_FOLDER, CHECKPOINT_TENSORS, STATE_FILE, TASK_TENSORS, TASKS_FOLDER
+from zofc.runfolder.names import (
+    CHECKPOINT_FOLDER,
+    CHECKPOINT_TENSORS,
+    LARGE_TENSOR,
+    STATE_FILE,
+    TASK_TENSORS,
+    TASKS_FOLDER,
+)
 from zofc.runfolder.run import Run
 
 VERSION = 1
+LARGE, LARGE_KEY = 2**20, "tensor"  # bytes from which a tensor has a file of its own, and its name there
 
 
 @dataclass
@@ -73,13 +83,15 @@ def save_checkpoint(run: Run, progress: Progress, method: Mapping[str, Tensor], 
             flat |= {f"optimizer|{mover}|{name}|{key}": value for key, value in entries.items()}
     tensors = {key: value for key, value in flat.items() if isinstance(value, Tensor)}
     scalars = {key: value for key, value in flat.items() if key not in tensors}
+    large = {key: value for key, value in tensors.items() if key.startswith("method|") and value.nbytes >= LARGE}
     with explain_os_errors(folder):
         folder.mkdir(exist_ok=True)
-        leftovers = [path for path in folder.iterdir() if path.name != STATE_FILE]
+        names = {key: _write_large(folder, value) for key, value in large.items()}
+        leftovers = [path for path in folder.iterdir() if path.name not in {STATE_FILE, *names.values()}]
         numbers = [int(path.stem.split("-")[1]) for path in folder.glob("tensors-*.safetensors")]
         file = folder / CHECKPOINT_TENSORS.format(1 + max(numbers, default=0))
-        _write_tensors(file, tensors)
-        state = {"version": VERSION, "tensors": file.name, "scalars": scalars, **asdict(progress)}
+        _write_tensors(file, {key: value for key, value in tensors.items() if key not in large})
+        state = {"version": VERSION, "tensors": file.name, "large": names, "scalars": scalars, **asdict(progress)}
         write_atomic(folder / STATE_FILE, json.dumps(state) + "\n")
         for path in leftovers:
             path.unlink(missing_ok=True)
@@ -96,10 +108,12 @@ def load_checkpoint(run: Run) -> Checkpoint | None:
             raise ValueError(f"{STATE_FILE} holds no object")
         if state.pop("version") != VERSION:
             raise RunError(f"{path} was written by another version of zofc and cannot be continued with this one")
-        file, scalars = state.pop("tensors"), state.pop("scalars")
+        file, scalars, large = state.pop("tensors"), state.pop("scalars"), state.pop("large", {})
         state["tasks"] = [(a, b) for a, b in state["tasks"]]
         progress = Progress(**state)
         tensors = _read_tensors(path.with_name(Path(file).name))
+        for key, name in large.items():
+            tensors[key] = _read_tensors(path.with_name(Path(name).name))[LARGE_KEY]
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         what = f"{STATE_FILE} has no {error}" if isinstance(error, KeyError) else str(error)
         raise RunError(f"{path.parent} cannot be read: {what}. To start the run anew: zofc run --again") from error
@@ -125,6 +139,15 @@ def load_task(path: Path) -> dict[str, Tensor]:
 
 def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     write_atomic(path, save({key: value.detach().cpu().contiguous() for key, value in tensors.items()}))
+
+
+def _write_large(folder: Path, tensor: Tensor) -> str:
+    """The name of the file that holds a tensor, which may be there already."""
+    data = save({LARGE_KEY: tensor.detach().cpu().contiguous()})
+    path = folder / LARGE_TENSOR.format(hashlib.blake2b(data, digest_size=16).hexdigest())
+    if not path.exists():
+        write_atomic(path, data)
+    return path.name
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ PAGE_FILE = "report.html"
 CHECKPOINT_FOLDER = "checkpoint"
 STATE_FILE = "state.json"  # in the checkpoint folder; names the tensor file that belongs to it
 CHECKPOINT_TENSORS = "tensors-{:06d}.safetensors"
+LARGE_TENSOR = "tensor-{}.safetensors"  # by its content
 TASKS_FOLDER = "tasks"
 TASK_TENSORS = "{:02d}.safetensors"
 
