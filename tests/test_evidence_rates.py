@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from zofc.errors import RunError
 from zofc.evidence.lines import HIGHER, LINES, PARTS, RATES, get_part, line_recipe
 from zofc.evidence.parts import part_cells, part_table, run_part
 from zofc.evidence.rates import best_rates, rates_table, scan_cells, search_rates
+from zofc.evidence.recipe_rates import RATES_PATH, rates_text
 from zofc.evidence.rows import result_rows
+from zofc.recipe.parse import read_text
 
 SMALL = (
     "data.source=glyphs", "data.classes=4", "data.increment=2", "data.per_class=3", "data.test_per_class=2",
@@ -92,6 +95,31 @@ def test_every_part_has_recipes_for_all_its_cells_and_titles_that_differ(name: s
     cells = part_cells(PARTS[name], PARTS[name].lines, [1], [], None)
     assert {cell.recipe.data.increment for cell in cells} == {5, 10} if name == "b" else {10}
     assert len({(cell.labels["line"], cell.labels["setting"]) for cell in cells}) == len(cells)
+
+
+def test_recipes_take_the_rates_that_the_committed_searches_found() -> None:
+    """Else: python -m zofc.evidence recipe-rates."""
+    root = Path(__file__).resolve().parents[1]
+    assert (root / RATES_PATH).read_text("utf-8") == rates_text(root)
+
+
+def test_a_search_is_packaged_by_backbone_and_family(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "x" / "rates.json"
+    path.parent.mkdir(parents=True)
+    rows = [row(0.003, 50.0), row(0.01, 60.0, line="zofc-image"), row(0.3, 50.0, line="classifier", head=0.3)]
+    rows += [row(0.1, 50.0, line=name) for name in ("lae-hybrid", "l2p-hybrid", "lae-fo-released")]
+    about = {"setting": "cifar100-inc10", "changes": ["data.per_class=50", "backbone.name=a/vit_x.safetensors"]}
+    path.write_text(json.dumps({**about, "rows": rows}), encoding="utf-8")
+    packaged = read_text(rates_text(tmp_path), "").values["vit_x"]
+    assert packaged == {
+        "classifier-fo": {"head": 0.3},
+        "lae-hybrid": {"head": 0.1, "peft": 0.1},
+        "zofc-image": {"head": 0.1, "peft": 0.01},
+        **{family: {"head": 0.1, "peft": 0.003} for family in ("prototypes", "zofc", "zofc-noaug")},
+    }
+    path.write_text(json.dumps({"setting": "cifar100-inc10", "rows": rows}), encoding="utf-8")
+    with pytest.raises(RunError, match="the search does not say on which backbone"):
+        rates_text(tmp_path)
 
 
 def test_a_search_trains_what_is_new_and_keeps_what_is_there(

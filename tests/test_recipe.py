@@ -28,7 +28,10 @@ from zofc.recipe import (
     recipe_names,
     recipe_presets,
 )
+from zofc.recipe.parse import read_text
+from zofc.recipe.rates import RATES_FILE
 from zofc.recipe.settings import list_settings
+from zofc.runfolder.identity import recipe_digest
 from zofc.runfolder.nested import flatten
 
 Write = Callable[[str, str], str]
@@ -437,6 +440,92 @@ def test_an_overlay_that_is_not_chosen_need_not_fit_the_users_values(write: Writ
         name, changes = "zofc/base", ["optimize.peft.lr=0"]
     assert load_recipe(name, changes).optimize["peft"].lr == 0
     assert "presets.controlled.optimize.peft.min_lr: expected at most" in complaint(name, *changes, "preset=controlled")
+
+
+# Searched learning rates
+
+DINO = ["rates=searched", "backbone.name=vit_small_patch14_dinov2.lvd142m"]
+
+
+def rates(name: str, *overrides: str) -> dict[str, tuple[float, float]]:
+    plans = load_recipe(name, overrides).optimize
+    return {group: (plan.lr, plan.min_lr) for group, plan in plans.items()}
+
+
+def test_searched_rates_replace_those_of_the_files_and_schedules_fall_to_the_same_share() -> None:
+    table = files.read_table(RATES_FILE)
+    found = table.part("vit_small_patch14_dinov2", "zofc").values
+    plans = rates("zofc/cifar100-inc10", *DINO)
+    assert {group: rate for group, (rate, _) in plans.items()} == found
+    assert plans["peft"][1] == 0 and plans["head"][1] == pytest.approx(1e-3 * plans["head"][0])
+    classifier = table.part("vit_small_patch14_dinov2", "classifier-fo").values
+    assert rates("classifier-fo/base", *DINO)["head"][0] == classifier["head"]
+    recipe = load_recipe("zofc/cifar100-inc10", [*DINO, "preset=controlled"])
+    assert (recipe.preset, recipe.rates, recipe.optimize["peft"].schedule) == ("controlled", "searched", "cosine")
+    assert recipe.optimize["peft"].min_lr == pytest.approx(1e-3 * plans["peft"][0])
+
+
+def test_a_rate_on_the_command_line_wins_over_a_searched_one() -> None:
+    plans = rates("zofc/cifar100-inc10", *DINO, "optimize.peft.lr=1e-9")
+    assert plans["peft"] == (1e-9, 0.0) and plans["head"] == rates("zofc/cifar100-inc10", *DINO)["head"]
+
+
+def test_a_recipe_that_trains_nothing_may_stand_in_a_list_with_searched_rates() -> None:
+    assert load_recipe("ridge/base", DINO).optimize == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["vit_small_patch14_dinov2", "backbones/vit_small_patch14_dinov2.safetensors"], ids=["timm", "file"]
+)
+def test_a_backbone_is_known_by_its_timm_name_with_or_without_tag_and_by_its_weight_file(name: str) -> None:
+    assert rates("zofc/base", "rates=searched", f"backbone.name={name}") == rates("zofc/base", *DINO)
+
+
+def test_a_file_takes_the_rates_of_the_family_it_builds_on(write: Write) -> None:
+    path = write("own.yaml", "extends: adapter-fo/base\nrates: searched\nbackbone: {name: vit_small_patch14_dinov2}")
+    assert rates(path) == rates("adapter-fo/base", *DINO)
+    own = "optimize: {peft: {lr: 0.5}, head: {lr: 0.5}}\nmethod: {name: adapter}\n"
+    assert complaint(write("own.yaml", own), *DINO) == (
+        "command line: rates: the recipe builds on no shipped family; name the one whose rates it takes, such as "
+        "`family: zofc`, in its file"
+    )
+    path = write("own.yaml", f"{own}family: adapter-fo")
+    assert rates(path, *DINO)["peft"][0] == rates("adapter-fo/base", *DINO)["peft"][0]
+
+
+def test_where_no_rates_were_searched_the_message_names_where_and_how() -> None:
+    assert complaint("zofc/base", "rates=searched", "backbone.name=vit_x.y") == (
+        "command line: rates: none were searched on the backbone 'vit_x.y', only on: vit_small_patch14_dinov2; search "
+        "them with `python -m zofc.evidence rates --out rates.json backbone.name=vit_x.y`, or give them as "
+        "optimize.<group>.lr"
+    )
+    assert "none were searched on the backbone" in complaint("zofc/base", *DINO, "backbone.pretrained=false")
+    message = complaint("joint/cifar100-inc5", *DINO)
+    assert "on vit_small_patch14_dinov2 for joint, only for: adapter-fo, " in message and "zofc.evidence" in message
+    assert complaint("zofc/base", *DINO, "optimize.peft.order=first") == (
+        "command line: optimize.peft.order: the rates of zofc were searched with zeroth; give optimize.peft.lr yourself"
+    )
+
+
+def test_one_direction_per_image_has_searched_rates_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = read_text("vit_x:\n  zofc: {peft: 1, head: 2}\n  zofc-image: {peft: 3, head: 4}", RATES_FILE)
+    monkeypatch.setattr("zofc.recipe.rates.read_table", lambda _: table)
+    on = "rates=searched", "backbone.name=vit_x.tag"
+    assert rates("zofc/base", *on)["peft"][0] == 1
+    assert rates("zofc/base", *on, "optimize.peft.per=image")["peft"][0] == 3
+
+
+def test_a_complete_recipe_keeps_the_rates_it_was_made_with(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load_recipe("zofc/base", DINO)
+    path = write("recipe.yaml", dump_recipe(recipe))
+    plans = recipe.optimize.items()
+    given = [f"optimize.{name}.{key}={getattr(plan, key)}" for name, plan in plans for key in ("lr", "min_lr")]
+    same = load_recipe("zofc/base", [DINO[1], *given])
+    assert recipe_digest(same) == recipe_digest(recipe)  # how a rate was chosen does not tell runs apart
+    assert complaint(path, "rates=recipe").startswith("command line: rates: the file holds searched rates")
+    monkeypatch.setattr("zofc.recipe.rates.read_table", lambda _: read_text("vit_x: {zofc: {peft: 1}}", RATES_FILE))
+    assert load_recipe(path) == recipe == change_recipe(recipe, ["seed=1993"])
+    assert change_recipe(recipe, ["backbone.name=vit_x"]).optimize["peft"].lr == 1
 
 
 # Settings

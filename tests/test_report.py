@@ -262,6 +262,15 @@ def test_placement_is_said_in_words(runs: list[Run], tmp_path: Path) -> None:
     assert tables.method_label(open_run(path)) == "adapter (old classes in the loss, prototypes)"
 
 
+def test_searched_learning_rates_are_shown(tmp_path: Path) -> None:
+    plans = {"peft": {"order": "zeroth", "lr": 0.01}, "head": {"lr": 0.03}}
+    searched = open_run(write_run(tmp_path / "searched", None, optimize=plans, rates="searched"))
+    usual = open_run(write_run(tmp_path / "usual", None, optimize=plans))
+    (row,) = (row for row in tables.comparison_table([searched, usual]).rows if row[0] == "learning rates")
+    assert row[1:] == ("peft 0.01, head 0.03 (searched)", "peft 0.01, head 0.03")
+    assert "learning rates" not in [row[0] for row in tables.comparison_table([usual]).rows]
+
+
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_tables_keep_to_the_width_and_keep_every_number(runs: list[Run], width: int) -> None:
     for grid in (

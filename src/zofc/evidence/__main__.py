@@ -49,6 +49,14 @@ def run_rates(
     show(search_rates(names, chosen, _numbers(seeds, "--seeds", int), changes or [], out, runs, workers))
 
 
+@commands.command("recipe-rates")
+def write_recipe_rates(root: Root = Path(), check: Check = False) -> None:
+    """Write the searched rates that recipes take with rates=searched."""
+    from zofc.evidence.recipe_rates import RATES_PATH, rates_text
+
+    _write({root / RATES_PATH: rates_text(root)}, check)
+
+
 @commands.command("grid")
 def run_grid_part(
     out: Out,

@@ -15,7 +15,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from zofc.errors import RecipeError, nearest
-from zofc.recipe.layers import Layer, quote
+from zofc.recipe.layers import Layer, Value, quote
 from zofc.recipe.parse import read_text
 
 ROW = re.compile(r"^  ([\w.-]+):", re.MULTILINE)
@@ -36,7 +36,11 @@ class RecipeFile:
         if self.folder is not None:
             return read_text(file_text(self.content, self.label), self.label)
         table = read_table(self.label)
-        return table.without("rows") if self.row is None else table.part("rows", self.row)
+        if self.row is not None:
+            return table.part("rows", self.row)
+        name = self.label.removesuffix(".yaml")
+        family: dict[str, Value] = {} if name.startswith("_") else {"family": name}  # searched rates are listed by it
+        return replace(table, values={**family, **table.without("rows").values})
 
     def __str__(self) -> str:
         return self.label if self.row is None else self.name

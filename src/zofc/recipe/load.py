@@ -1,7 +1,7 @@
 """From files, presets and overrides to a validated recipe, and back to a file.
 
-A preset is an overlay (`presets: {NAME: ...}`) chosen with `preset=NAME`. It lies over everything the files say, and
-the command line lies over the overlay.
+A preset is an overlay (`presets: {NAME: ...}`) chosen with `preset=NAME`. It lies over everything the files say,
+searched learning rates (`rates=searched`) lie over it, and the command line lies over all.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from zofc.recipe.check import validate
 from zofc.recipe.files import read_files, shipped_names
 from zofc.recipe.layers import Layer, Problem, Value, merge, quote
 from zofc.recipe.parse import FILE_KEYS, read_overrides, write_yaml
+from zofc.recipe.rates import searched_rates
 from zofc.recipe.schema import METHOD_SECTIONS, PRESETS, MethodSettings, Recipe, values_of_0_1
 
 
@@ -53,7 +54,9 @@ def _built(written: Layer, changes: Layer) -> Recipe:
     problems = [*written.problems, *changes.problems, *_overlay_problems(written)]
     problems += _choice_problems(written, changes)
     chosen = (written | changes).values.get("preset", "paper")
-    recipe, mistakes = _validated(_overlaid(written, str(chosen), changes))
+    rates = _rates(written, str(chosen), changes)
+    problems += rates.problems
+    recipe, mistakes = _validated(_overlaid(written, str(chosen), rates | changes))
     problems += [problem for problem in mistakes if problem.key != ("preset",)]
     for preset in PRESETS:  # a mistake in an overlay should not wait until somebody chooses it
         if preset != chosen and preset in written.part("presets").values:
@@ -84,6 +87,15 @@ def _validated(layer: Layer) -> tuple[Recipe | None, list[Problem]]:
 
 def _overlaid(written: Layer, preset: str, changes: Layer) -> Layer:
     return written.without(*FILE_KEYS) | _overlay(written, preset) | changes
+
+
+def _rates(written: Layer, preset: str, changes: Layer) -> Layer:
+    """The searched learning rates, where the recipe asks for them. A complete file holds them already, unless it is to
+    have another backbone."""
+    recipe = written | _overlay(written, preset) | changes
+    complete = "resolved" in written.values and not {"rates", "backbone"} & {*changes.values}
+    asked = recipe.values.get("rates") == "searched"
+    return searched_rates(recipe, changes) if asked and not complete else Layer(changes.file)
 
 
 def _overlay(written: Layer, preset: str) -> Layer:
@@ -133,3 +145,6 @@ def _choice_problems(written: Layer, changes: Layer) -> Iterator[Problem]:
         yield both.problem(("preset",), f"unknown preset {quote(chosen)}{nearest(str(chosen), PRESETS)}")
     elif chosen not in available:
         yield both.problem(("preset",), f"this recipe has no preset '{chosen}', only: {', '.join(available)}")
+    replaced = [layer.values.get("rates") for layer in (written, both)] == ["searched", "recipe"]
+    if "resolved" in written.values and replaced:
+        yield both.problem(("rates",), "the file holds searched rates; load the recipe that it was made of instead")

@@ -14,7 +14,7 @@ from zofc.errors import RecipeError
 from zofc.recipe.layers import Key, Layer, Origin, Problem, Value, quote
 
 COMMAND_LINE = "command line"
-FILE_KEYS = ("extends", "presets", "resolved")  # they shape a file and are no part of the recipe itself
+FILE_KEYS = ("extends", "presets", "resolved", "family")  # they shape a file and are no part of the recipe itself
 
 
 TAG = "tag:yaml.org,2002:"

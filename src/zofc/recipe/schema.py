@@ -300,6 +300,9 @@ class Recipe(Strict):
     name: str = Field("unnamed", description="what the run folder is called after; else that of the recipe file")
     title: str | None = Field(None, description="what tables and plots call it")
     preset: Preset = Field("paper", description="which overlay of the recipe lies over it; few recipes have all")
+    rates: Literal["recipe", "searched"] = Field(
+        "recipe", description="searched: learning rates that were searched on the backbone, for the recipe's family"
+    )
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
         1993, description="of class order, splits, initial values, batches, views and directions"
     )

@@ -7,8 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from zofc.runfolder import Run
+from zofc.units import NONE
 
 
 def data_split(run: Run) -> str:
@@ -20,10 +22,14 @@ def data_split(run: Run) -> str:
     return " + ".join([f"{source}{of_task}", *(run.setting("data.then") or ())])  # with what was learned later
 
 
+def _plans(run: Run) -> list[tuple[str, dict[str, Any]]]:
+    return sorted((run.setting("optimize") or {}).items(), key=lambda item: item[0] == "head")
+
+
 def orders(run: Run) -> dict[str, str]:
     """Which order optimizes which group, the head last: `peft ZO ×4`, `head FO`."""
     words = {}
-    for group, plan in sorted((run.setting("optimize") or {}).items(), key=lambda item: item[0] == "head"):
+    for group, plan in _plans(run):
         estimator = str(plan.get("estimator", "spsa")).replace("_", " ")
         zeroth = f"ZO ×{plan.get('queries', '?')}{'' if estimator == 'spsa' else f' {estimator}'}"
         words[str(group)] = f"{group} {zeroth if plan.get('order') == 'zeroth' else 'FO'}"
@@ -33,6 +39,12 @@ def orders(run: Run) -> dict[str, str]:
 def placement(run: Run) -> str:
     """The order of each group of a run, in words."""
     return ", ".join(orders(run).values()) or "nothing trained"
+
+
+def learning_rates(run: Run) -> str:
+    """The learning rate of each group of a run, and whether they were searched on its backbone."""
+    rates = ", ".join(f"{group} {plan['lr']:g}" for group, plan in _plans(run) if "lr" in plan)
+    return rates + " (searched)" * (bool(rates) and run.setting("rates") == "searched") or NONE
 
 
 def labels(runs: Sequence[Run]) -> list[str]:

@@ -10,7 +10,7 @@ from zofc.errors import ZofcError
 from zofc.metrics import METRICS
 from zofc.recipe import PAPER_BACKBONE
 from zofc.report.grid import Grid
-from zofc.report.labels import data_split, labels, placement
+from zofc.report.labels import data_split, labels, learning_rates, placement
 from zofc.runfolder import Run
 from zofc.runfolder.nested import flatten
 from zofc.units import NONE, format_bytes, format_count, format_duration, format_percent, format_signed
@@ -109,6 +109,8 @@ def comparison_table(records: Sequence[Run]) -> Grid:
         ("backbone", *(str(record.setting("backbone.name") or NONE) for record in records)),
         ("seeds" if means else "seed", *(str(record.setting("seed")) for record in records)),
     ]
+    if any(record.setting("rates") == "searched" for record in records):
+        about.append(("learning rates", *map(learning_rates, records)))
     shared = [row for row in about if len(records) > 1 and len(set(row[1:])) == 1]
     rows = [row for row in about if row not in shared]
     rows.append(("tasks", *(f"{record.tasks_done} of {record.tasks_total or '?'}" for record in records)))
@@ -177,6 +179,8 @@ def paper_differences(record: Run) -> list[str]:
         differences.append(f"backbone weights from {backbone}, not checked to be {PAPER_BACKBONE}")
     elif backbone != PAPER_BACKBONE:
         differences.append(f"backbone {backbone} instead of {PAPER_BACKBONE}")
+    if record.setting("rates") == "searched":
+        differences.append("searched learning rates")
     if record.setting("backbone.pretrained") is False:
         differences.append("random backbone weights")
     split = f"{record.setting('data.source')}-inc{record.setting('data.increment')}"

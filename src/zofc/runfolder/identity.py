@@ -44,7 +44,7 @@ def lasting_values(recipe: Recipe) -> dict[str, Any]:
     another method: recipes of an earlier version find their results."""
     from zofc.recipe import ADDED_TO_GROUPS, METHOD_SECTIONS, values_of_0_1
 
-    values, method = recipe.model_dump(mode="json"), recipe.method
+    values, method = recipe.model_dump(mode="json", exclude={"rates"}), recipe.method
     others = {*METHOD_SECTIONS} - {method.name, method.readout}
     for section, before in values_of_0_1(method.name, method.variant, recipe.head.kind).items():
         for key, value in before.items():
@@ -60,8 +60,8 @@ def lasting_values(recipe: Recipe) -> dict[str, Any]:
 
 
 def _substance(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that determine the result, not which preset they came from or how they are executed."""
-    kept = {key: value for key, value in settings.items() if key != "resolved"}
+    """The settings that determine the result, not where they came from or how they are executed."""
+    kept = {key: value for key, value in settings.items() if key not in ("resolved", "rates")}
     training = kept.get("training")
     if isinstance(training, Mapping):
         kept["training"] = {key: value for key, value in training.items() if key not in EXECUTION}
