@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -319,7 +320,10 @@ def test_an_epoch_that_is_left_early_leaves_nothing_behind() -> None:
     before = set(multiprocessing.active_children())
     at_work = loader(as_files(in_memory()), workers=2, ahead=True).train_batches(2, EPOCH)
     next(at_work)
-    assert len(set(multiprocessing.active_children()) - before) == 2
+    workers = set(multiprocessing.active_children()) - before
+    assert len(workers) == 2
+    for worker in workers:  # what stops the trainer's process group, such as Ctrl-C or `timeout`, does not reach them
+        assert os.getpgid(worker.pid or 0) == worker.pid
     del at_work
     assert set(multiprocessing.active_children()) == before
 

@@ -7,6 +7,7 @@ the step before it runs: its few kernels are queued on a stream of their own bef
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -228,8 +229,11 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def _leave_stopping_to_the_trainer(_worker: int) -> None:
-    """A terminal sends Ctrl-C to every process; the trainer finishes its step, so its workers must go on."""
+    """Ctrl-C, `timeout` and a closed terminal signal the whole process group; the trainer finishes its step and saves,
+    so its workers must go on: they form a group of their own."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(os, "setpgid"):  # not on every platform
+        os.setpgid(0, 0)
 
 
 @dataclass(frozen=True)
