@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # also in processes that tests start: threads that wait cost as much
+
 import numpy as np
 import pytest
 import torch

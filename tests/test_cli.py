@@ -18,7 +18,9 @@ from rich.console import Console
 from zofc import cli
 from zofc.learner import Learner
 from zofc.recipe import Recipe, dump_recipe, load_recipe
+from zofc.report import write_report
 from zofc.report.progress import Display
+from zofc.runfolder import read_runs
 from zofc.training.events import StepStatus
 from zofc.training.runs import start_run, train
 
@@ -36,11 +38,20 @@ def recipe_file(tiny_recipe: Make, tmp_path: Path) -> Callable[..., str]:
     return write
 
 
+@pytest.fixture(scope="module")
+def trained(tiny_recipe: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One finished run and its report, as `zofc run` leaves them in `runs`."""
+    runs = tmp_path_factory.mktemp("trained")
+    train(start_run(tiny_recipe("zofc/base"), runs))
+    write_report(read_runs([runs]), runs / "report.html")
+    return runs
+
+
 @pytest.fixture
-def finished(zofc: Run, recipe_file: Callable[..., str], tmp_path: Path) -> Path:
-    code, _ = zofc("run", recipe_file("zofc/base"), "--quiet")
-    assert code == 0
-    return next(path.parent for path in (tmp_path / "runs").glob("*/recipe.yaml"))
+def finished(trained: Path, tmp_path: Path) -> Path:
+    """A copy of that run, which a test may change."""
+    runs = shutil.copytree(trained, tmp_path / "runs")
+    return next(path.parent for path in runs.glob("*/recipe.yaml"))
 
 
 def test_run_without_a_recipe_is_the_default_pair(zofc: Run, tiny_weights: Path, tmp_path: Path) -> None:
@@ -390,7 +401,8 @@ def test_a_display_that_cannot_be_written_stops_no_training(tiny_recipe: Make, t
 
     for number, terminal in enumerate((False, True)):
         console = Console(file=Full(), force_terminal=terminal)
-        assert train(start_run(tiny_recipe("zofc/base", f"seed={number}"), tmp_path), [Display(console)])["finished"]
+        recipe = tiny_recipe("zofc/base", f"seed={number}", "data.classes=4", "optimize.peft.epochs=1")
+        assert train(start_run(recipe, tmp_path), [Display(console)])["finished"]
 
 
 @pytest.mark.parametrize("width", [30, 45, 60, 80, 120])
@@ -412,7 +424,7 @@ def test_the_display_shows_every_step_at_any_width(width: int) -> None:
 def test_the_display_leaves_its_picture_in_the_terminal(tiny_recipe: Make, tmp_path: Path) -> None:
     screen = io.StringIO()
     train(
-        start_run(tiny_recipe("zofc/base"), tmp_path),
+        start_run(tiny_recipe("zofc/base", "optimize.peft.epochs=1"), tmp_path),
         [Display(Console(file=screen, force_terminal=True, width=120, height=30, color_system=None))],
     )
     drawn = screen.getvalue().rpartition("\x1b[2K")[2]

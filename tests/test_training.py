@@ -166,7 +166,6 @@ def start_and_signal(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
@@ -181,17 +180,26 @@ def start_and_signal(
     return run.parent, process
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def long_recipe(tiny_recipe: Make) -> Recipe:
     """Enough steps to be stopped in the middle of its second task, saving at every step."""
     return tiny_recipe(
         "zofc/base",
-        "optimize.peft.epochs=12",
-        "optimize.head.epochs=6",
+        "optimize.peft.epochs=8",
+        "optimize.peft.queries=1",
+        "optimize.head.epochs=4",
         "training.checkpoint_minutes=1.0e-9",
         "data.classes=4",
         "training.threads=1",
     )
+
+
+@pytest.fixture(scope="module")
+def straight(long_recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The result of the long recipe, never stopped."""
+    folder = start_run(long_recipe, tmp_path_factory.mktemp("straight"))
+    train(folder)
+    return result(folder.path)
 
 
 def in_second_task(events: list[Event]) -> bool:
@@ -201,7 +209,7 @@ def in_second_task(events: list[Event]) -> bool:
     )
 
 
-def test_a_killed_run_continues_to_bit_identical_results(long_recipe: Recipe, tmp_path: Path) -> None:
+def test_a_killed_run_continues_to_bit_identical_results(long_recipe: Recipe, straight: Any, tmp_path: Path) -> None:
     run, process = start_and_signal(long_recipe, tmp_path, signal.SIGKILL, in_second_task)
     assert process.returncode == -signal.SIGKILL
     found = load_checkpoint(open_run(run))
@@ -211,21 +219,17 @@ def test_a_killed_run_continues_to_bit_identical_results(long_recipe: Recipe, tm
     train(resume_run(run), [recorder])
     assert recorder.events[0]["event"] == "run_resumed"
     assert recorder.steps[0].epoch >= 2  # it did not begin the task anew
-    straight = start_run(long_recipe, tmp_path / "straight")
-    train(straight)
-    assert result(run) == result(straight.path)
+    assert result(run) == straight
 
 
-def test_ctrl_c_stops_cleanly_and_says_how_to_continue(long_recipe: Recipe, tmp_path: Path) -> None:
+def test_ctrl_c_stops_cleanly_and_says_how_to_continue(long_recipe: Recipe, straight: Any, tmp_path: Path) -> None:
     run, process = start_and_signal(long_recipe, tmp_path, signal.SIGINT, in_second_task)
     assert process.stdout is not None
     said = process.stdout.read()
     assert process.returncode == 130
     assert f"zofc run --resume {run}" in said.replace("\n", "") and "Traceback" not in said
     train(resume_run(run))
-    straight = start_run(long_recipe, tmp_path / "straight")
-    train(straight)
-    assert result(run) == result(straight.path)
+    assert result(run) == straight
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["asked to stop", "terminal gone"])
@@ -438,7 +442,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_step_and_what_to_try(tiny_reci
             train(start_run(recipe, tmp_path))
 
 
-def test_a_full_disk_is_told_and_what_was_saved_is_intact(long_recipe: Recipe, tmp_path: Path) -> None:
+def test_a_full_disk_is_told_and_what_was_saved_is_intact(long_recipe: Recipe, straight: Any, tmp_path: Path) -> None:
     """The system refuses to write further, as a full disk does: files may not grow beyond a limit."""
     limited = subprocess.run(
         command(long_recipe, tmp_path), capture_output=True, text=True, timeout=120,
@@ -448,9 +452,7 @@ def test_a_full_disk_is_told_and_what_was_saved_is_intact(long_recipe: Recipe, t
     (run,) = (tmp_path / "runs").glob("*")
     assert not list(run.rglob("*.tmp"))
     assert train(open_run(run))["finished"]
-    straight = start_run(long_recipe, tmp_path / "straight")
-    train(straight)
-    assert result(run) == result(straight.path)
+    assert result(run) == straight
 
 
 def test_a_folder_removed_under_a_run_is_told(tiny_recipe: Make, tmp_path: Path) -> None:

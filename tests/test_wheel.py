@@ -15,7 +15,7 @@ import zofc
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = [
-    "data.classes=4", "data.increment=2", "data.per_class=4", "data.test_per_class=2", "training.batch_size=8",
+    "data.classes=2", "data.increment=2", "data.per_class=2", "data.test_per_class=2", "training.batch_size=4",
     "training.workers=0", "training.device=cpu", "optimize.peft.epochs=1", "optimize.head.epochs=1",
 ]  # fmt: skip
 
