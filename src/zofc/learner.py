@@ -144,6 +144,7 @@ class Learner:
             for _ in training.run():
                 pass
             training.end()
+        training.check_adapter()
 
     def predict(self, images: OneOrMore, top: int = 1) -> list[list[Prediction]]:
         """The `top` most likely classes of each image, best first: a list for each image, for a lone one too."""

@@ -99,11 +99,12 @@ class Loader:
 
         return self._serve(requests(), self.train_view if augment else self.test_view)
 
-    def test_batches(self, batch_size: int) -> Iterator[Batch]:
-        """All images in order, with the test view."""
-        n = len(self.image_set)
-        requests = (Request(np.arange(k, min(k + batch_size, n)), None) for k in range(0, n, batch_size))
-        batches = self._serve(requests, self.test_view, batch_size if self.kept_bytes else None)
+    def test_batches(self, batch_size: int, indices: NDArray[np.int64] | None = None) -> Iterator[Batch]:
+        """All images in order, or those of `indices`, with the test view."""
+        order = np.arange(len(self.image_set)) if indices is None else indices
+        requests = (Request(order[k : k + batch_size], None) for k in range(0, len(order), batch_size))
+        kept = batch_size if self.kept_bytes and indices is None else None
+        batches = self._serve(requests, self.test_view, kept)
         return ((images.to(self.device, non_blocking=True), labels.to(self.device)) for images, labels in batches)
 
     @cached_property

@@ -32,7 +32,7 @@ ADDED_LATER: dict[str, dict[str, Any]] = {  # keys younger than version 0.1, wit
     "l2p": {"init": "port"},
     "lae": {"frozen": None},
     "ridge": {"strength_from": "all", "orthogonal": False},
-    "training": {"cache": "auto"},
+    "training": {"cache": "auto", "check_adapter": True},
 }
 ADDED_TO_GROUPS: dict[str, Any] = {"tasks": None, "length": "own"}  # the same, in every group of `optimize`
 
@@ -267,6 +267,9 @@ class TrainingSettings(Strict):
     )
     checkpoint_minutes: Annotated[float, Field(gt=0)] = Field(
         10.0, description="time between two checkpoints of a task"
+    )
+    check_adapter: bool = Field(
+        True, description="after each task, warn if its classes are told apart worse with the adapter than without"
     )
     keep_tasks: bool = Field(False, description="keep what was trained after each task, which zofc flatness measures")
     loggers: tuple[str, ...] = Field((), description="tensorboard, wandb, mlflow: extras, to be installed apart")

@@ -156,11 +156,14 @@ def _setting(value: Any) -> str:
 
 
 def _run_warnings(records: Sequence[Run]) -> tuple[str, ...]:
-    """Warnings about unfinished runs and missing accuracies."""
+    """Warnings about unfinished runs, adapters that did harm and missing accuracies."""
     texts = []
     for label, record in zip(labels(records), records, strict=True):
         if not record.finished:
             texts.append(f"{label} is {record.status}." + " Its numbers cover those." * bool(record.tasks_done))
+        if harm := record.adapter_warnings:
+            later = f" The same in {len(harm) - 1} later task{'s' * (len(harm) > 2)}." if len(harm) > 1 else ""
+            texts.append(f"{label}, {harm[min(harm)]}.{later}")
         if record.matrix and record.matrix.unmeasured:
             tasks = ", ".join(str(group + 1) for group in record.matrix.unmeasured)
             several = "s" * (len(record.matrix.unmeasured) > 1)

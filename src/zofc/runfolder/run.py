@@ -150,6 +150,12 @@ class Run:
         """The content of `events.jsonl`."""
         return self._read(names.EVENTS_FILE, parse_events, b"")
 
+    @property
+    def adapter_warnings(self) -> dict[int, str]:
+        """What the run said about harm that its adapter did, by task; the latest if a task was repeated."""
+        about = (event for event in self.events if event.get("event") == "notice" and event.get("about") == "adapter")
+        return {int(event["task"]): str(event["text"]) for event in about}
+
     def write_environment(self, value: Mapping[str, Any]) -> None:
         """Write `environment.json`."""
         write_object(self.path / names.ENVIRONMENT_FILE, value)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from zofc.data.loading import Loader
+from zofc.data.selection import Indices
 from zofc.data.source import ImageSet
 from zofc.data.views import TestView, TrainView
 from zofc.errors import RunError
@@ -87,9 +88,9 @@ class IncrementalModel:
             keep=keep,
         )
 
-    def plain_batches(self, loader: Loader) -> Iterator[tuple[Tensor, Tensor]]:
-        """The loader's images in order, in the test view."""
-        return loader.test_batches(self.plain_batch_size(len(loader.image_set)))
+    def plain_batches(self, loader: Loader, indices: Indices | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """The loader's images in order, or those of `indices`, in the test view."""
+        return loader.test_batches(self.plain_batch_size(len(loader.image_set)), indices)
 
     def plain_batch_size(self, images: int) -> int:
         """Images at a time without training: what the recipe says, or fewer to stay within its memory budget."""

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 from zofc.data.loading import Batch, Loader
 from zofc.errors import DivergedError
 from zofc.optim.placement import Placement, StepReport
+from zofc.training.adapter_check import check_adapter
 from zofc.training.events import Events, StepStatus
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.memory import StepPeak, resident_tensors
@@ -137,6 +138,18 @@ class TaskTraining:
         """Let the method finish the task."""
         self.placement.execution.recorder.forget()  # frees memory for the next task
         self.model.method.end_task(self._images)
+
+    def check_adapter(self) -> None:
+        """Warn the user if the features that this task adapted are worse than the frozen ones."""
+        method, plans = self.model.method, self.placement.plans
+        moved = [name for name in self.placement.groups if name in method.in_features and plans[name].lr]
+        if not (moved and self.total_steps and self.model.recipe.training.check_adapter):
+            return
+        check = check_adapter(self.model, self.loader, self.total_steps * self.batch_size)
+        if check is not None and check.harmful:
+            rates = " ".join(f"optimize.{name}.lr={plans[name].lr / 10:g}" for name in moved)
+            text = f"task {self.index + 1}: {check.warning(rates)}"
+            self.events.send("notice", text=text, about="adapter", task=self.index)
 
     def _images(self) -> Iterator[Batch]:
         """All training images of the task, once, in the view that the method asks for."""

@@ -137,6 +137,9 @@ class Trainer:
             steps=progress.task_steps,
             peak_memory=training.peak_memory,
         )
+        clock = time.perf_counter()
+        training.check_adapter()
+        progress.evaluate_seconds += time.perf_counter() - clock
 
     def _note_size(self, training: TaskTraining) -> None:
         """Record the memory that the task needed and the parameters that it trained."""
