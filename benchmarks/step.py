@@ -76,6 +76,16 @@ WAYS: dict[str, Way] = {
     "late-3": Way("forward gradient, bf16, last 3 blocks", "forward_gradient", "bf16", "last 3"),
     "late-2": Way("forward gradient, bf16, last 2 blocks", "forward_gradient", "bf16", "last 2"),
     "late-3-spsa": Way("two-point, fp32, last 3 blocks", "spsa", blocks="last 3"),
+    "image": Way("forward gradient, bf16, a direction per image, Q = 1", "forward_gradient", "bf16", per="image"),
+    "image-late-3": Way(
+        "forward gradient, bf16, a direction per image, Q = 1, last 3 blocks", "forward_gradient", "bf16", "last 3",
+        per="image",
+    ),
+    "image-small": Way(
+        "forward gradient, bf16, a direction per image, Q = 1, small", "forward_gradient", "bf16", micro_batch=8,
+        per="image", stream=True,
+    ),
+    "image-spsa": Way("two-point, fp32, a direction per image, Q = 1", "spsa", per="image"),
     "per-image": Way("one-sided, fp32, a direction per image, Q = 1", "one_sided", per="image"),
     "least-fp32": Way("two-point, fp32, least memory", "spsa", chunk=1, micro_batch=1, graphs=False, stream=True),
     "least-bf16": Way(

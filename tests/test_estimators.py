@@ -223,6 +223,26 @@ def test_a_zeroth_order_classifier_needs_its_features_once(tiny: Backbone, image
     assert len(calls) == 1
 
 
+@pytest.mark.parametrize("micro_batch", [None, 2])
+def test_directions_for_each_image_are_evaluated_together_or_one_by_one(
+    tiny: Backbone, images: Tensor, micro_batch: int | None
+) -> None:
+    """Tangents of several directions per image pass through the backbone once, with the same estimate."""
+    moved, passes = [], []
+    for chunk in (1, 2, 4):
+        method, shown, labels = second_task(tiny, images, "adapter")
+        features = method.features
+        method.features = lambda moving, given, own=features: passes.append(1) or own(moving, given)  # type: ignore[method-assign, misc]
+        plan = Group(order="zeroth", estimator="forward_gradient", per="image", queries=4, lr=0.1, epochs=9,
+                     chunk=chunk, micro_batch=micro_batch)  # fmt: skip
+        Placement(method, {"peft": method.groups()["peft"]}, {"peft": plan}, seed=3, task=1).step(shown, labels, 0, 0)
+        moved.append(torch.cat([value.flatten() for value in groups_of(method).values()]))
+    parts = 1 if micro_batch is None else -(-len(shown) // micro_batch)
+    assert len(passes) == parts * (4 + 2 + 1)
+    for other in moved[1:]:
+        torch.testing.assert_close(other, moved[0], rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize(("estimator", "passes"), [("spsa", 9), ("one_sided", 5), ("forward_gradient", 1)])
 def test_what_comes_before_the_adapter_is_computed_once_and_no_pass_is_made_in_vain(
     tiny: Backbone, images: Tensor, estimator: str, passes: int

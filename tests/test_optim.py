@@ -18,7 +18,7 @@ from zofc.methods import get_method
 from zofc.methods.base import Method
 from zofc.model.backbone import Backbone, load_backbone
 from zofc.optim.chunking import Chunking
-from zofc.optim.directions import Directions, Space
+from zofc.optim.directions import Directions, Space, unpack_signs
 from zofc.optim.estimators import ESTIMATORS, get_estimator
 from zofc.optim.evaluation import Query, coefficients, combine, evaluate_features
 from zofc.optim.length_matched import LengthMatchedOptimizer
@@ -265,6 +265,16 @@ def test_queries_leave_the_parameters_untouched_to_the_bit_and_keep_no_graph(tin
     assert not saved
     for name, value in method.named_parameters():
         assert torch.equal(value, before[name]) and value.grad is None and not value.requires_grad
+
+
+@pytest.mark.parametrize("shape", [(1,), (63,), (64,), (1000,), (3, 37)])
+def test_signs_are_the_same_unpacked_on_the_device_or_on_the_host(shape: tuple[int, ...]) -> None:
+    directions, size = Directions("rademacher", 5, ("task", 1)), math.prod(shape)
+    expected = directions.vectors(7, 2, shape)
+    unpacked = unpack_signs(torch.from_numpy(directions._bits(7, 2, size)), size).reshape(shape)
+    assert unpacked.dtype == torch.int8 and np.array_equal(unpacked, expected) and set(expected.flat) <= {-1, 1}
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    assert np.array_equal(directions.stack(7, 3, shape, device)[2].cpu(), expected)
 
 
 # -- optimizers ------------------------------------------------------------------------------------------------------

@@ -59,16 +59,19 @@ class Directions:
 
     def stack(self, step: int, queries: int, shape: Sequence[int], device: torch.device) -> Tensor:
         """All directions of a step, (queries, *shape), the last axis being that of a direction; signs are int8."""
+        if self.kind == "rademacher" and device.type != "cpu":  # which get a bit each, not a byte
+            packed = np.stack([self._bits(step, query, prod(shape)) for query in range(queries)])
+            return unpack_signs(torch.from_numpy(packed).to(device), prod(shape)).reshape(queries, *shape)
         values = np.stack([self.vectors(step, query, shape) for query in range(queries)])
         return torch.from_numpy(values.astype(np.float32) if values.dtype == np.float64 else values).to(device)
 
     def vectors(self, step: int, query: int, shape: Sequence[int]) -> NDArray[np.float64] | NDArray[np.int8]:
         """One direction (size,), or one for each image (batch, size)."""
         size = prod(shape)
-        words = np.random.Philox(key=seeds.key(self.seed, *self.name, "direction", step, query))
         if self.kind == "rademacher":
-            bits = np.unpackbits(words.random_raw(-(-size // 64)).astype("<u8").view(np.uint8), count=size)
+            bits = np.unpackbits(self._bits(step, query, size), count=size)
             return (bits.astype(np.int8) * 2 - 1).reshape(shape)
+        words = self._words(step, query)
         pairs = -(-size // 2)  # Box–Muller on 53-bit uniforms in (0, 1]
         uniform = ((words.random_raw(2 * pairs) >> np.uint64(11)) + 1) * 2.0**-53
         radius, angle = np.sqrt(-2 * np.log(uniform[:pairs])), 2 * np.pi * uniform[pairs:]
@@ -76,3 +79,17 @@ class Directions:
         if self.kind == "sphere":
             normal *= np.sqrt(shape[-1]) / np.linalg.norm(normal, axis=-1, keepdims=True)
         return normal
+
+    def _words(self, step: int, query: int) -> np.random.Philox:
+        return np.random.Philox(key=seeds.key(self.seed, *self.name, "direction", step, query))
+
+    def _bits(self, step: int, query: int, size: int) -> NDArray[np.uint8]:
+        """At least so many random bits, eight in each entry."""
+        return self._words(step, query).random_raw(-(-size // 64)).astype("<u8").view(np.uint8)
+
+
+def unpack_signs(packed: Tensor, size: int) -> Tensor:
+    """The first bits (..., size) of bytes as signs, the highest bit of a byte first."""
+    shifts = torch.arange(7, -1, -1, dtype=torch.uint8, device=packed.device)
+    bits = (packed[..., None] >> shifts).bitwise_and_(1).view(torch.int8)
+    return bits.flatten(-2)[..., :size].mul(2).sub_(1)

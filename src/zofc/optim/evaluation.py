@@ -48,10 +48,15 @@ class Query:
         lengths = self.estimator.lengths or (1.0,)
         return [(query, self.epsilon * length) for query in range(len(self.vectors)) for length in lengths]
 
+    @property
+    def most_together(self) -> int:
+        """How many points can be evaluated together: points of their own for each image take the axis of points, but
+        tangents have one of their own."""
+        return 1 if self.per_image and not self.estimator.exact else len(self.points)
+
     def chunks(self, size: int) -> list[Points]:
         """The perturbed points, at most `size` at a time."""
-        size = 1 if self.per_image else size  # the axis of points is taken by the images then
-        points = self.points
+        size, points = min(size, self.most_together), self.points
         return [points[i : i + size] for i in range(0, len(points), size)]
 
     def moving(self, chunk: Points) -> dict[str, Tensor]:

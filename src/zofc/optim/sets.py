@@ -94,7 +94,7 @@ def zeroth_order_sets(
         members = tuple(name for name in groups if plans[name] == plan)
         parameters = {key: value for name in members for key, value in groups[name].items()}
         directions = Directions(plan.directions, seed, ("task", task, set_label(members)))
-        chunking = Chunking(plan.micro_batch, 1 if plan.per == "image" else plan.chunk)
+        chunking = Chunking(plan.micro_batch, plan.chunk)
         moves_features = not set(members).isdisjoint(in_features)
         sets.append(ZerothOrderSet(members, GroupOptimizer(parameters, plan), directions, chunking, moves_features))
     return tuple(sets)

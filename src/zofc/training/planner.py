@@ -71,8 +71,7 @@ def points_per_step(placement: Placement, part: ParameterSet) -> int:
     """How many points of a set could pass through the backbone together."""
     if isinstance(part, FirstOrderSet):
         return 1
-    query = part.query(0, 1, placement.method.device)
-    return 1 if query.per_image else len(query.points)
+    return part.query(0, 1, placement.method.device).most_together
 
 
 def step_bytes(
