@@ -13,7 +13,7 @@ CODE := src tests scripts benchmarks examples
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 16
 
-demo: $(VENV)/.installed ## run the demonstration: ZO-FC beside its first-order twin, minutes on a CPU
+demo: $(VENV)/.installed ## run the demonstration: ZO-FC, its first-order twin and ZO-Ridge, minutes on a CPU
 	$(BIN)/zofc run
 
 test: lint types unit ## linter, type checker and all tests

@@ -54,7 +54,7 @@ def finished(trained: Path, tmp_path: Path) -> Path:
     return next(path.parent for path in runs.glob("*/recipe.yaml"))
 
 
-def test_run_without_a_recipe_is_the_default_pair(zofc: Run, tiny_weights: Path, tmp_path: Path) -> None:
+def test_run_without_a_recipe_is_the_demonstration(zofc: Run, tiny_weights: Path, tmp_path: Path) -> None:
     small = [
         "data.classes=4",
         "data.increment=2",
@@ -66,14 +66,16 @@ def test_run_without_a_recipe_is_the_default_pair(zofc: Run, tiny_weights: Path,
     code, said = zofc("run", *small, f"backbone.name={tiny_weights}", "peft.blocks=all", "training.device=cpu")
     assert code == 0, said
     recipes = sorted((tmp_path / "runs").glob("*/recipe.yaml"))
-    orders = {load_recipe(str(path)).optimize["peft"].order for path in recipes}
-    assert len(recipes) == 2 and orders == {"first", "zeroth"}
+    trained = sorted(
+        (loaded.optimize["peft"].order, loaded.method.readout) for loaded in map(load_recipe, map(str, recipes))
+    )
+    assert trained == [("first", "rows"), ("zeroth", "ridge"), ("zeroth", "rows")]
     assert (tmp_path / "runs" / "report.html").stat().st_size > 10_000
     titles = [load_recipe(str(path)).title for path in recipes]
     assert all(title and title in said for title in titles) and "report: runs/report.html" in said
     assert all(f"run: {path.parent.relative_to(tmp_path)}\n" in said for path in recipes)
     code, said = zofc("run", *small, f"backbone.name={tiny_weights}", "peft.blocks=all", "training.device=cpu")
-    assert code == 0 and said.count("finished already") == 2 and "changed" not in said
+    assert code == 0 and said.count("finished already") == 3 and "changed" not in said
 
 
 def test_run_prints_the_resolved_recipe_and_does_nothing(zofc: Run, tmp_path: Path) -> None:

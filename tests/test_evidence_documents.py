@@ -132,13 +132,15 @@ def test_every_demonstration_is_a_recipe_and_has_a_row() -> None:
     assert len(demo_table(result_rows(ROOT / "results" / "demo.json")).rows) == len(DEMOS)
 
 
-def test_the_picture_is_of_the_default_pair_and_says_how_to_make_what_is_missing(
+def test_the_picture_is_of_the_demonstration_and_says_how_to_make_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished, out = ROOT / "tests" / "fixtures" / "runs-0.1" / "finished", tmp_path / "demo.png"
-    with pytest.raises(RunError, match="no finished run of demo/first-order with seed 1993; make them with `zofc run`"):
+    with pytest.raises(
+        RunError, match="no finished run of demo/first-order, demo/zo-ridge with seed 1993; make them with `zofc run`"
+    ):
         draw_demo([finished], 1993, out)
-    monkeypatch.setattr("zofc.evidence.demo.PICTURE_PAIR", ("demo/zofc",))
+    monkeypatch.setattr("zofc.evidence.demo.PICTURED", ("demo/zofc",))
     assert run("picture", str(finished), "--out", str(out))[0] == 0
     with Image.open(out) as picture:
         assert picture.size == (1800, 600)

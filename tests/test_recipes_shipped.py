@@ -237,9 +237,11 @@ def dotted(tree: object, key: str = "") -> dict[str, object]:
 def test_every_row_is_shipped_for_every_setting() -> None:
     rows = {f"{row}/{setting}" for row in ROWS for setting in SETTINGS}
     own = set(OWN)
-    demos = {f"demo/{row}" for row in ("zofc", "first-order", "classifier", "simplecil", "ridge", "joint", "finetune")}
-    others = {f"{row}/{setting}" for row, setting in [*OTHERS, *ZOFC_WITH]} | {f"ridge/{s}" for s in SETTINGS}
-    assert set(recipe_names()) == rows | own | demos | others
+    shown = ("zofc", "first-order", "zo-ridge", "classifier", "simplecil", "ridge", "joint", "finetune")
+    demos = {f"demo/{row}" for row in shown}
+    others = {f"{row}/{setting}" for row, setting in [*OTHERS, *ZOFC_WITH]}
+    ours = {f"{row}/{setting}" for row in ("ridge", "zo-ridge") for setting in SETTINGS} | {"zo-ridge/base"}
+    assert set(recipe_names()) == rows | own | demos | others | ours
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -259,6 +261,8 @@ def test_every_recipe_resolves_to_the_values_of_version_0_1() -> None:
     known = set(baseline["keys"])
     digests = {}
     for name in recipe_names():
+        if "zo-ridge" in name:  # younger
+            continue
         for preset in recipe_presets(name):
             values = dotted(json.loads(loaded(name, preset).model_dump_json()))
             assert (values["ridge.projection"], values["ridge.budget"]) == (0, 64_000_000)  # limits nothing
@@ -487,7 +491,7 @@ def test_every_row_of_the_main_table_has_a_recipe_for_ones_own_images() -> None:
     rows = {
         name.partition("/")[0] for name in recipe_names() if (paper := loaded(name).paper) and paper.table == "main"
     }
-    assert {f"{row}/base" for row in rows | {"ridge"}} == set(OWN)
+    assert {f"{row}/base" for row in rows | {"ridge", "zo-ridge"}} == set(OWN)
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -604,8 +608,8 @@ def test_the_fast_preset_changes_how_a_step_is_made_and_nothing_else(name: str) 
     for group, plan in fast.optimize.items():
         if plan.order == "zeroth":
             assert plan.estimator == "forward_gradient"
-        same = plan.model_copy(update={"estimator": "spsa", "chunk": plain.optimize[group].chunk})
-        assert same == plain.optimize[group]
+        before = plain.optimize[group]
+        assert plan.model_copy(update={"estimator": before.estimator, "chunk": before.chunk}) == before
     rest = {"preset", "optimize", "training"}
     assert fast.model_dump(exclude=rest) == plain.model_dump(exclude=rest)
     check_recipe(fast)

@@ -15,10 +15,10 @@ from zofc.cli import run, catalog, show, model, analyse, reproduce, cache  # noq
 # isort: on
 
 from zofc.cli.application import app, err, is_override, out, print_error
-from zofc.cli.run import DEFAULT_PAIR
+from zofc.cli.run import DEMONSTRATION
 from zofc.errors import ZofcError
 
-__all__ = ["DEFAULT_PAIR", "app", "err", "is_override", "main", "out"]
+__all__ = ["DEMONSTRATION", "app", "err", "is_override", "main", "out"]
 
 
 @app.callback(invoke_without_command=True)

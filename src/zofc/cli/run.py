@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from zofc.cli.application import PluginFiles, Quiet, app, err, finish_runs, out, say, split_words
 
-DEFAULT_PAIR = ("demo/zofc", "demo/first-order")
+DEMONSTRATION = ("demo/zofc", "demo/first-order", "demo/zo-ridge")
 
 
 @app.command()
@@ -26,7 +26,7 @@ def run(
     quiet: Quiet = False,
     plugin: PluginFiles = None,
 ) -> None:
-    """Run recipes; without one, ZO-FC beside its first-order twin on generated glyphs.
+    """Run recipes; without one, ZO-FC, its first-order twin and ZO-Ridge on generated glyphs.
 
     The same recipe finds its run again: a finished one is shown, an unfinished one is continued.
     """
@@ -36,7 +36,7 @@ def run(
     names, overrides = split_words(words or [])
     if resume is not None and (len(names) > 1 or again):
         raise typer.BadParameter("--resume continues one run as it is: give one recipe or none, and no --again")
-    usual = DEFAULT_PAIR if resume is None else [str(open_run(resume).recipe_file)]
+    usual = DEMONSTRATION if resume is None else [str(open_run(resume).recipe_file)]
     recipes = [load_recipe(name, overrides) for name in names or usual]
     if show:
         for recipe in recipes:

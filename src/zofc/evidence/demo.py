@@ -1,4 +1,4 @@
-"""The demonstrations over several seeds, their table, and the picture of the default pair that the README shows."""
+"""The demonstrations over several seeds, their table, and the picture of the default ones that the README shows."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from zofc.runfolder import Run, read_runs
 from zofc.studies.grid import Cell
 from zofc.units import MIB, NONE
 
-DEMOS = ("simplecil", "ridge", "classifier", "zofc", "first-order", "finetune", "joint")
-PICTURE_PAIR = ("demo/zofc", "demo/first-order")
+DEMOS = ("simplecil", "ridge", "zo-ridge", "classifier", "zofc", "first-order", "finetune", "joint")
+PICTURED = ("demo/zofc", "demo/first-order", "demo/zo-ridge")
 PRETRAINING = "glyphs:clean"  # what the embedded backbone has seen, of other characters
 FONT = {"font.size": 8, "axes.titlesize": 8.5, "axes.titleweight": "bold", "axes.spines.top": False,
         "axes.spines.right": False}  # fmt: skip
@@ -68,8 +68,8 @@ def _train_seconds(rows: Sequence[Mapping[str, Any]], name: str) -> float:
 
 
 def draw_demo(paths: Sequence[Path], seed: int, out: Path) -> None:
-    """What the images look like, how the two runs of `zofc run` fare, what a training step of each needs."""
-    records = _default_pair(paths, seed)
+    """What the images look like, how the runs of `zofc run` fare, what a training step of each needs."""
+    records = _pictured_runs(paths, seed)
     with rc_context(FONT):
         figure = Figure(figsize=(9, 3.0), layout="constrained")
         glyphs, accuracy, memory = figure.subplots(1, 3, width_ratios=[3.6, 3.3, 2.1])
@@ -82,12 +82,12 @@ def draw_demo(paths: Sequence[Path], seed: int, out: Path) -> None:
         figure.savefig(out, dpi=200)
 
 
-def _default_pair(paths: Sequence[Path], seed: int) -> list[Run]:
+def _pictured_runs(paths: Sequence[Path], seed: int) -> list[Run]:
     finished = {run.name: run for run in read_runs(paths) if run.setting("seed") == seed and run.finished}
-    missing = [name for name in PICTURE_PAIR if name not in finished]
+    missing = [name for name in PICTURED if name not in finished]
     if missing:
         raise RunError(f"no finished run of {', '.join(missing)} with seed {seed}; make them with `zofc run`")
-    return [finished[name] for name in PICTURE_PAIR]
+    return [finished[name] for name in PICTURED]
 
 
 def _examples(source: str, seed: int, names: Sequence[str], count: int) -> NDArray[np.uint8]:

@@ -58,10 +58,24 @@ def _placements(name: str, title: str) -> dict[str, GridLine]:
 LINES: dict[str, GridLine] = {
     "simplecil": GridLine("SimpleCIL", "simplecil"),
     "ridge": GridLine("Ridge regression (not in the paper)", "ridge"),
+    "ridge-orthogonal": GridLine(
+        "Ridge on an orthogonal projection of 8192 (not in the paper)", "ridge", (*WIDE, "ridge.orthogonal=true")
+    ),
+    "ridge-64": GridLine(
+        "Ridge on an orthogonal projection within 64 MB (not in the paper)",
+        "ridge",
+        ("ridge.projection=8192", "ridge.orthogonal=true"),
+    ),
     "ridge-wide": GridLine("Ridge on a random projection of 8192 (not in the paper)", "ridge", WIDE),
     "classifier": GridLine("Learnable Cls., FO", "classifier-fo", scan=("head",), rates=HIGHER),
     "adapter-fo": GridLine("Adapter + Cls., FO", "adapter-fo", scan=("peft",), head_of="classifier"),
     "zofc": GridLine("ZO-FC", "zofc", scan=("peft",), head_of="classifier"),
+    "adapter-fo-matched": GridLine(
+        "Adapter + Cls., FO, steps as long as ZO-FC's",
+        "zofc",
+        ("optimize.peft.order=first", "optimize.peft.length=zeroth"),
+        rates_of="zofc",
+    ),
     "zofc-image": GridLine("ZO-FC, one direction per image", "zofc", PER_IMAGE, scan=("peft",), head_of="classifier"),
     **_orders("aper", "APER Adapter"),
     **_orders("ease", "EASE"),
@@ -71,6 +85,14 @@ LINES: dict[str, GridLine] = {
     ),
     "aper-zo-wide": GridLine("APER Adapter, ZO + ridge on 8192", "aper-zo", READOUT, rates_of="aper-zo"),
     "ranpac": GridLine("RanPAC's recipe: APER Adapter, FO + ridge on 8192", "aper-fo", READOUT, rates_of="aper-fo"),
+    "zo-ridge": GridLine(
+        "ZO-Ridge, 8192 wide (not in the paper)",
+        "zo-ridge",
+        ("ridge.budget=null",),
+        scan=("peft",),
+        head_of="classifier",
+    ),
+    "zo-ridge-64": GridLine("ZO-Ridge (not in the paper)", "zo-ridge", rates_of="zo-ridge"),
     "zofc-q1": GridLine("ZO-FC, Q = 1", "zofc", ("optimize.peft.queries=1",), rates_of="zofc"),
     "zofc-q16": GridLine("ZO-FC, Q = 16", "zofc", ("optimize.peft.queries=16",), rates_of="zofc"),
     "zofc-q64": GridLine("ZO-FC, Q = 64", "zofc", ("optimize.peft.queries=64",), rates_of="zofc"),
@@ -117,10 +139,11 @@ class GridPart:
 
 _COMPARED = (
     "simplecil", "ridge", "ridge-wide", "classifier", "adapter-fo", "zofc", "zofc-image", "aper-fo", "aper-zo",
-    "ease-fo", "zofc-wide", "zofc-image-wide", "aper-zo-wide", "ranpac",
+    "ease-fo", "zofc-wide", "zofc-image-wide", "aper-zo-wide", "ranpac", "adapter-fo-matched", "ridge-orthogonal",
+    "ridge-64", "zo-ridge", "zo-ridge-64",
 )  # fmt: skip
 _HUNDRED = ("data.per_class=100",), "100 images a class"
-_WATCHED = ("adapter-fo", "adapter-zo", "zofc")
+_WATCHED = ("adapter-fo", "adapter-fo-matched", "zofc")
 _KEPT_TASKS = ("cifar100-inc10",), ("data.per_class=100", "training.keep_tasks=true"), "100 images a class"
 _SMALL = get_scale("small")
 PARTS: dict[str, GridPart] = {

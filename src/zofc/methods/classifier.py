@@ -54,6 +54,11 @@ class Classifier(Method):
             raise RecipeError(
                 "method.prototypes: without the mask old prototypes would be trained; set method.mask=true"
             )
+        if (head := recipe.optimize.get("head")) and head.tasks is not None and not cls.answers_untrained(recipe):
+            raise RecipeError(
+                f"optimize.head.tasks: rows of classes that come after task {head.tasks} would stay as they start; "
+                "use method.readout=ridge, method.prototypes=true or head.init=means"
+            )
         if cosine and recipe.head.init == "zeros":
             raise RecipeError("head.init: the cosine of a row of zeros is undefined; use another, or head.kind=linear")
         if recipe.head.init == "means" and not cosine:
@@ -64,6 +69,11 @@ class Classifier(Method):
                     f"data.increment: task {number} has a single class, whose loss is constant; a linear head has no "
                     "prototype to fall back on: use head.kind=cosine or another increment"
                 )
+
+    @classmethod
+    def answers_untrained(cls, recipe: Recipe) -> bool:
+        """Whether the answer for a class does not depend on the training of its row."""
+        return recipe.method.readout == "ridge" or recipe.method.prototypes or recipe.head.init == "means"
 
     def extend(self, classes: range) -> None:
         known = classes in self.tasks  # the same classes in a new domain share, and go on training, their rows
