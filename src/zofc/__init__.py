@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zofc.errors import ZofcError
     from zofc.learner import Evaluation, Learner, Prediction, load
     from zofc.recipe import Recipe, load_recipe
+
+# Threads of torch that wait for one another should sleep, not spin: where other programs use the cores too, a step can
+# take forty times as long. The variable is read when torch is first imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.2.0"
 __all__ = ["Evaluation", "Learner", "Prediction", "Recipe", "ZofcError", "__version__", "load", "load_recipe"]

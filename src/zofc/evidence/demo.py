@@ -72,7 +72,7 @@ def draw_demo(paths: Sequence[Path], seed: int, out: Path) -> None:
     records = _pictured_runs(paths, seed)
     with rc_context(FONT):
         figure = Figure(figsize=(9, 3.0), layout="constrained")
-        glyphs, accuracy, memory = figure.subplots(1, 3, width_ratios=[3.6, 3.3, 2.1])
+        glyphs, accuracy, memory = figure.subplots(1, 3, width_ratios=[3.4, 3.1, 2.5])
         _draw_glyphs(glyphs, records[0])
         draw_panel(accuracy, accuracy_over_tasks(records))
         accuracy.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
@@ -127,7 +127,7 @@ def _draw_memory(axes: Axes, records: Sequence[Run]) -> None:
     axes.bar(places, weights, width=0.75, color=[0.6 * np.array(to_rgb(COLOURS[i])) for i in places])
     for place, need in zip(places, needs, strict=True):
         axes.annotate(f"{need:.1f}", (place, need), (0, 2), textcoords="offset points", ha="center")
-        axes.text(place, weights / 2, "frozen\nbackbone", ha="center", va="center", color="white", fontsize=7)
+        axes.text(place, weights / 2, "frozen\nbackbone", ha="center", va="center", color="white", fontsize=6)
     axes.set_xticks(places, labels(records))
     axes.tick_params(axis="x", length=0)
     axes.set(ylabel="peak of a training step (MiB)", ylim=(0, 1.1 * max(needs)))
