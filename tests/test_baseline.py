@@ -17,6 +17,7 @@ import torch
 
 from zofc import cli
 
+pytestmark = pytest.mark.no_cover  # other tests cover the methods; tracing makes these a third slower
 BASELINE = Path(__file__).parent / "baseline" / "matrices.json"
 SMALL = (
     "backbone.name=embedded", "data.source=glyphs", "data.classes=9", "data.increment=3", "data.per_class=8",

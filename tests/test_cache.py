@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import multiprocessing
 import os
 import pickle
 import signal
@@ -14,6 +15,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
@@ -304,24 +307,27 @@ def _check_notice(tmp_path: Path, spoil: Callable[[], object]) -> None:
 
 # --- several processes ---
 
-OPEN = """
-import sys, numpy as np
-from zofc.data import SourceOptions, open_source
-said = []
-source = open_source(sys.argv[1], SourceOptions(cache="on", notice=said.append))
-print(type(source.train.images).__name__, int(source.train.images.array.astype(np.int64).sum()),
-      sum(text.startswith("decoding") for text in said))
-"""
+
+def open_at_once(spec: str, start: Barrier, answers: SimpleQueue[tuple[str, int]]) -> None:
+    start.wait(60)
+    images = open_source(spec, ON).train.images
+    assert images.array is not None
+    answers.put((type(images).__name__, int(images.array.astype(np.int64).sum())))
 
 
 def test_of_several_processes_that_start_at_once_one_decodes(tmp_path: Path, cache: Path) -> None:
     spec = write_shards(tmp_path / "data", per_class=100)
     array = open_source(spec, OFF).train.images.array
     assert array is not None
-    command = [sys.executable, "-c", OPEN, spec]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
-    answers = [process.communicate(timeout=120)[0].split() for process in processes]
-    assert {tuple(answer[:2]) for answer in answers} == {("StoredImages", str(int(array.astype(np.int64).sum())))}
+    context = multiprocessing.get_context("fork")
+    start, answers = context.Barrier(4), context.SimpleQueue()
+    processes = [context.Process(target=open_at_once, args=(spec, start, answers)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert {answers.get() for _ in processes} == {("StoredImages", int(array.astype(np.int64).sum()))}
     folders = [path for path in cache.iterdir() if path.is_dir()]
     assert len(folders) == 3 and not any(".part-" in path.name for path in folders)
     assert isinstance(open_source(spec, ON).train.images, StoredImages)

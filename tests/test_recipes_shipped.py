@@ -244,6 +244,7 @@ def test_every_row_is_shipped_for_every_setting() -> None:
     assert set(recipe_names()) == rows | own | demos | others | ours
 
 
+@pytest.mark.no_cover  # some hundred times the same lines; tracing makes it three times slower
 @pytest.mark.parametrize("name", recipe_names())
 def test_a_recipe_loads_in_every_preset_it_declares_and_survives_writing(name: str, tmp_path: Path) -> None:
     for preset in recipe_presets(name):
