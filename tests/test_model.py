@@ -83,18 +83,18 @@ def test_a_fresh_adapter_leaves_the_features_of_the_plain_vit_unchanged_to_the_b
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "size"),
     [
-        "vit_tiny_patch16_224",
-        "deit3_small_patch16_224",
-        "vit_base_patch16_rpn_224",
-        "vit_small_patch14_reg4_dinov2",
+        ("vit_tiny_patch16_224", None),
+        ("deit3_small_patch16_224", None),
+        ("vit_base_patch16_rpn_224", None),
+        ("vit_small_patch14_reg4_dinov2", 112),  # of 518 px by itself
     ],
 )
-def test_the_walk_is_the_models_own_forward_for_any_timm_vit(name: str) -> None:
+def test_the_walk_is_the_models_own_forward_for_any_timm_vit(name: str, size: int | None) -> None:
     """Class token, layer scale, mean pooling without a class token, register tokens: nothing is hard-coded."""
     try:
-        backbone = load_backbone(BackboneSettings(name=name, pretrained=False))
+        backbone = load_backbone(BackboneSettings(name=name, pretrained=False, image_size=size))
     except WeightsError as refused:
         assert "only timm's pre-norm Block" in str(refused)  # a block of another kind is refused, not walked wrongly
         assert name == "vit_base_patch16_rpn_224"
