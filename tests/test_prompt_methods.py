@@ -150,12 +150,12 @@ def test_first_order_training_lowers_the_loss(tiny: Backbone, images: Tensor, na
     """Also of the prompts alone, the classifier left as it was drawn."""
     bright = images * 0.2 + 0.8 * LABELS.view(-1, 1, 1, 1)
     for trained in (("peft", "head"), ("peft",)):
-        method = pair_learner(tiny, prompt_recipe(name))
+        method = pair_learner(tiny, prompt_recipe(name, head={"kind": "linear", "init": "uniform"}))  # far from zero
         groups = {group: method.groups()[group] for group in trained}
         plans = dict.fromkeys(trained, Group(optimizer="adam", lr=0.02))
         place = Placement(method, groups, plans, seed=3, task=0)
         losses = [place.step(bright, LABELS, 0, step).loss for step in range(40)]
-        assert losses[-1] < losses[0] - 0.1, trained
+        assert losses[-1] < losses[0] - 0.2, trained
 
 
 @pytest.mark.parametrize("name", NAMES)
