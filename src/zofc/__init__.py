@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from zofc.recipe import Recipe, load_recipe
 
 # Threads of torch that wait for one another should sleep, not spin: where other programs use the cores too, a step can
-# take forty times as long. The variable is read when torch is first imported.
+# take many times as long. The variable is read when torch is first imported.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.2.0"

@@ -19,7 +19,7 @@ class RidgeSettings(Strict):
     """The closed-form head: ridge regression on the features."""
 
     projection: Annotated[int, Field(ge=0)] = Field(0, description="width of the random projection; 0: none")
-    orthogonal: bool = Field(False, description="projection: directions at right angles, of which fewer do as well")
+    orthogonal: bool = Field(False, description="projection: blocks of directions at right angles")
     budget: Positive | None = Field(
         64_000_000, description="bytes for the largest matrix, which caps the projection; null: no limit"
     )
