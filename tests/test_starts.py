@@ -255,3 +255,18 @@ def test_a_run_that_version_0_1_began_goes_on_from_its_own_start(
     }
     assert losses["old"] == losses["uniform"] != losses["auto"]
     assert metrics["uniform"][0] == old.path.name != metrics["auto"][0]
+
+
+def test_rows_can_start_at_the_class_means_with_a_scale_of_ones_choice(tiny: Backbone, images: Tensor) -> None:
+    """Before any step the classifier is then SimpleCIL; rows of a known class in a new domain stay as they are."""
+    recipe = method_recipe("classifier", head={"kind": "cosine", "init": "means", "scale": 10.0})
+    method, labels = grow_method(tiny, recipe, 2), torch.tensor([0, 1, 0, 1, 0, 1])
+    method.begin_task(lambda: [(images, labels)])
+    features = tiny.features(images)
+    means = torch.stack([features[labels == c].mean(0) for c in (0, 1)])
+    torch.testing.assert_close(method.head.rows[0], torch.nn.functional.normalize(means, dim=-1))
+    expected = 10 * torch.nn.functional.cosine_similarity(features[:, None], means, dim=-1)
+    torch.testing.assert_close(method.scores(images), expected)
+    method.extend(range(2))
+    method.begin_task(lambda: [(images + 1, labels)])
+    torch.testing.assert_close(method.scores(images), expected)
