@@ -77,6 +77,10 @@ WAYS: dict[str, Way] = {
     "late-2": Way("forward gradient, bf16, last 2 blocks", "forward_gradient", "bf16", "last 2"),
     "late-3-spsa": Way("two-point, fp32, last 3 blocks", "spsa", blocks="last 3"),
     "image": Way("forward gradient, bf16, a direction per image, Q = 1", "forward_gradient", "bf16", per="image"),
+    "image-24": Way(
+        "forward gradient, bf16, a direction per image, Q = 1, 24 images at a time", "forward_gradient", "bf16",
+        micro_batch=24, per="image",
+    ),
     "image-late-3": Way(
         "forward gradient, bf16, a direction per image, Q = 1, last 3 blocks", "forward_gradient", "bf16", "last 3",
         per="image",
@@ -259,7 +263,7 @@ class Bench:
         images, labels = self.images[:batch].to(self.device, dtype), self.labels[:batch].to(self.device)
         (peft,), along = place.zeroth, []
         for number in range(self.options.reference_steps):
-            query = peft.query(number, batch, self.device)
+            query = peft.query(peft.draw(number, batch, self.device))
             features = evaluate_features(method, images, query, False, peft.chunking)
             along.append(coefficients(method, labels, query, features)[0].flatten().cpu())
         return torch.cat(along)

@@ -99,7 +99,7 @@ def test_both_exact_ways_agree(tiny_recipe: Make) -> None:
     _, images, labels = next(run_batches(training))
     examination.measure_batch(images, labels, 0)
     slope, _ = exact_gradient(examination.exact, examination.space, images, labels, Chunking(3))
-    vectors = peft.query(0, len(images), torch.device("cpu")).vectors.double()
+    vectors = peft.draw(0, len(images), torch.device("cpu")).double()
     torch.testing.assert_close(examination.pairs[0][1], vectors @ slope, rtol=1e-9, atol=1e-12)
 
 

@@ -21,7 +21,7 @@ from torch.func import jvp, vmap
 from torch.nn import functional as F
 
 from zofc.optim import kernels
-from zofc.optim.kernels import attention_tangent, gelu_tangent, layer_norm_tangent
+from zofc.optim.kernels import gelu, layer_norm
 
 DEVICE = "cpu" if kernels.INTERPRETED or not torch.cuda.is_available() else "cuda"
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -82,7 +82,7 @@ def test_the_plain_attention_rule_is_the_jvp_of_attention(
     given = [tangent if there else None for tangent, there in zip(drawn_tangents, present, strict=True)]
     zeros = (torch.zeros(QUERIES, *shape, dtype=torch.float64, device=DEVICE) for shape in shapes)
     tangents = [zero if tangent is None else tangent for tangent, zero in zip(given, zeros, strict=True)]
-    out, dout = attention_tangent(*primals, *given, 0.7, fused=False)
+    out, dout = kernels.attention(*primals, *given, 0.7, fused=False)
     moved = vmap(lambda *t: jvp(lambda q, k, v: attention(q, k, v, 0.7), primals, t)[1])(*tangents)
     torch.testing.assert_close(out, attention(*primals, 0.7), rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(dout, moved, rtol=1e-10, atol=1e-10)
@@ -94,7 +94,8 @@ def test_the_plain_layer_norm_rule_is_the_jvp_of_layer_norm(weighted: bool, lead
     x, dx = drawn(*lead, 7, seed=0), drawn(QUERIES, *lead, 7, seed=1)
     weight, bias = (drawn(7, seed=2), drawn(7, seed=3)) if weighted else (None, None)
     moved = vmap(lambda t: jvp(lambda x: F.layer_norm(x, (7,), weight, bias, 1e-3), (x,), (t,))[1])(dx)
-    dh = layer_norm_tangent(x, dx, weight, 1e-3, fused=False)
+    h, dh = layer_norm(x, dx, weight, bias, 1e-3, fused=False)
+    assert torch.equal(h, F.layer_norm(x, (7,), weight, bias, 1e-3))
     torch.testing.assert_close(dh, moved, rtol=1e-10, atol=1e-10)
 
 
@@ -102,18 +103,20 @@ def test_the_plain_layer_norm_rule_is_the_jvp_of_layer_norm(weighted: bool, lead
 def test_the_plain_gelu_rule_is_the_jvp_of_the_exact_gelu(lead: tuple[int, ...]) -> None:
     x, dx = 3 * drawn(*lead, 7, seed=0), drawn(QUERIES, *lead, 7, seed=1)
     moved = vmap(lambda t: jvp(F.gelu, (x,), (t,))[1])(dx)
-    torch.testing.assert_close(gelu_tangent(x, dx, fused=False), moved, rtol=1e-10, atol=1e-10)
-    assert gelu_tangent(x, dx, fused=False, out=dx) is dx
-    torch.testing.assert_close(dx, moved, rtol=1e-10, atol=1e-10)
+    right = (F.gelu(x), moved)
+    torch.testing.assert_close(gelu(x, dx, fused=False), right, rtol=1e-10, atol=1e-10)
+    same = gelu(x, dx, fused=False, in_place=True)
+    assert same[0] is x and same[1] is dx
+    torch.testing.assert_close(same, right, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("dtype", TYPES[1:])
 def test_the_plain_forms_keep_a_16_bit_type_and_its_accuracy(dtype: torch.dtype) -> None:
     x, dx, weight = (drawn(*shape, seed=i, dtype=dtype) for i, shape in enumerate([(4, 96), (QUERIES, 4, 96), (96,)]))
-    dh, moved = layer_norm_tangent(x, dx, weight, 1e-6, fused=False), gelu_tangent(x, dx, fused=False)
-    assert dh.dtype == moved.dtype == dtype
-    assert close(dh, layer_norm_tangent(exact(x), exact(dx), exact(weight), 1e-6))
-    assert close(moved, gelu_tangent(exact(x), exact(dx)))
+    found = (*layer_norm(x, dx, weight, None, 1e-6, fused=False), *gelu(x, dx, fused=False))
+    right = (*layer_norm(exact(x), exact(dx), exact(weight), None, 1e-6), *gelu(exact(x), exact(dx)))
+    assert all(tensor.dtype == dtype for tensor in found)
+    assert all(map(close, found, right))
 
 
 def projected(
@@ -149,9 +152,9 @@ def test_the_attention_kernel_is_the_plain_rule_on_views_of_a_projection(
     moved = projected(queries, *lead, tokens=m, heads=heads, width=width, spare=spare, seed=1, dtype=dtype)
     q, moved[0] = q[..., :n, :], moved[0][..., :n, :]
     tangents = [tangent if there else None for tangent, there in zip(moved, present, strict=True)]
-    out, dout = attention_tangent(q, k, v, *tangents, width**-0.5, fused=True)
+    out, dout = kernels.attention(q, k, v, *tangents, width**-0.5, fused=True)
     given = (None if tensor is None else exact(tensor) for tensor in (q, k, v, *tangents))
-    right_out, right_dout = attention_tangent(*given, width**-0.5)
+    right_out, right_dout = kernels.attention(*given, width**-0.5)
     assert out.dtype == dout.dtype == dtype
     assert close(out, right_out) and close(dout, right_dout)
     assert all(tensor.transpose(-3, -2).is_contiguous() for tensor in (out, dout))  # joining the heads is a view
@@ -164,8 +167,8 @@ def test_the_attention_kernel_takes_logits_far_apart_and_a_last_axis_with_gaps()
     q, k, v = (drawn(*shape, 2, seed=i, dtype=torch.float32)[..., 0] for i, shape in enumerate(shapes))
     dq = drawn(QUERIES, *shapes[0], 2, seed=3, dtype=torch.float32)[..., 0]
     assert (30 * exact(q) @ exact(k).mT).max() > 200  # far beyond what exp takes in fp32
-    found = attention_tangent(q, k, v, dq, None, None, 30.0, fused=True)
-    rights = attention_tangent(*(exact(tensor) for tensor in (q, k, v, dq)), None, None, 30.0)
+    found = kernels.attention(q, k, v, dq, None, None, 30.0, fused=True)
+    rights = kernels.attention(*(exact(tensor) for tensor in (q, k, v, dq)), None, None, 30.0)
     for actual, right in zip(found, rights, strict=True):
         torch.testing.assert_close(exact(actual), right, rtol=1e-3, atol=1e-4 * float(right.abs().max()))
 
@@ -179,10 +182,11 @@ def test_the_layer_norm_kernel_is_the_plain_rule(
     weighted: bool, lead: tuple[int, ...], width: int, dtype: torch.dtype
 ) -> None:
     x, dx = 5 + drawn(*lead, width, seed=0).float(), drawn(QUERIES, *lead, width, seed=1, dtype=dtype)
-    weight = drawn(width, seed=2, dtype=dtype) if weighted else None
-    dh = layer_norm_tangent(x, dx, weight, 1e-6, fused=True)  # an fp32 residual stream with tangents of any type
-    right = layer_norm_tangent(exact(x), exact(dx), None if weight is None else exact(weight), 1e-6)
-    assert dh.dtype == dtype and close(dh, right)
+    affine = [drawn(width, seed=2 + i, dtype=dtype) if weighted else None for i in range(2)]
+    h, dh = layer_norm(x, dx, *affine, 1e-6, fused=True)  # an fp32 residual stream with tangents of any type
+    right = layer_norm(exact(x), exact(dx), *(None if tensor is None else exact(tensor) for tensor in affine), 1e-6)
+    assert h.dtype == torch.float32 and dh.dtype == dtype
+    assert close(h, right[0]) and close(dh, right[1])
 
 
 @kernel
@@ -192,26 +196,29 @@ def test_the_layer_norm_kernel_is_the_plain_rule(
 def test_the_gelu_kernel_is_the_plain_rule(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x, dx = 3 * drawn(*shape, seed=0, dtype=dtype), drawn(QUERIES, *shape[::-1], seed=1, dtype=dtype)
     dx = dx.permute(0, *range(len(shape), 0, -1))  # not contiguous
-    moved = gelu_tangent(x, dx, fused=True)
-    assert moved.dtype == dtype and close(moved, gelu_tangent(exact(x), exact(dx)))
-    together = dx.contiguous()
-    assert gelu_tangent(x, together, fused=True, out=together) is together and torch.equal(together, moved)
+    found = gelu(x, dx, fused=True)
+    assert all(tensor.dtype == dtype for tensor in found)
+    assert all(map(close, found, gelu(exact(x), exact(dx))))
     if not dx.is_contiguous():
-        with pytest.raises(ValueError, match="`out` contiguous"):
-            gelu_tangent(x, dx, fused=True, out=dx)
+        with pytest.raises(ValueError, match="contiguous for a GELU in place"):
+            gelu(x, dx, fused=True, in_place=True)
+    together = x.clone(), dx.contiguous()
+    same = gelu(*together, fused=True, in_place=True)
+    assert same[0] is together[0] and same[1] is together[1]
+    assert all(map(torch.equal, same, found))
 
 
 @kernel
 def test_float64_wide_rows_and_gradients_take_the_plain_form() -> None:
     x, dx = drawn(2, 8, seed=0), drawn(QUERIES, 2, 8, seed=1)
-    assert torch.equal(gelu_tangent(x, dx), gelu_tangent(x, dx, fused=False))
+    assert all(map(torch.equal, gelu(x, dx), gelu(x, dx, fused=False)))
     for refused in (x, x.float().requires_grad_()):
         with pytest.raises(ValueError, match="ask for no gradient"):
-            gelu_tangent(refused, dx.float(), fused=True)
-    assert gelu_tangent(x.float().requires_grad_(), dx.float()).requires_grad
+            gelu(refused, dx.float(), fused=True)
+    assert all(tensor.requires_grad for tensor in gelu(x.float().requires_grad_(), dx.float()))
     row = drawn(kernels.WIDEST_ROW + 1, seed=2, dtype=torch.float32)
     with pytest.raises(ValueError, match="rows up to 4096"):
-        layer_norm_tangent(row, row[None], None, 1e-6, fused=True)
+        layer_norm(row, row[None], None, None, 1e-6, fused=True)
 
 
 def test_a_view_of_a_projection_reaches_the_kernel_uncopied() -> None:
@@ -223,11 +230,11 @@ def test_a_view_of_a_projection_reaches_the_kernel_uncopied() -> None:
 def test_a_tangent_that_does_not_fit_is_refused_by_its_shape() -> None:
     x = torch.zeros(2, 3, 4)
     with pytest.raises(ValueError, match=r"a tangent of \(2, 3, 4\) has shape \(Q, ...\), not \(5, 3, 4\)"):
-        gelu_tangent(x, torch.zeros(5, 3, 4))
+        gelu(x, torch.zeros(5, 3, 4))
     with pytest.raises(ValueError, match="not \\(1, 2, 3, 5\\)"):
-        attention_tangent(x, x, x, None, torch.zeros(1, 2, 3, 5), None, 1.0)
+        kernels.attention(x, x, x, None, torch.zeros(1, 2, 3, 5), None, 1.0)
     with pytest.raises(ValueError, match="at least one"):
-        attention_tangent(x, x, x, None, None, None, 1.0)
+        kernels.attention(x, x, x, None, None, None, 1.0)
 
 
 def test_without_triton_the_module_imports_and_serves_the_plain_forms(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,9 +246,9 @@ def test_without_triton_the_module_imports_and_serves_the_plain_forms(monkeypatc
     spec.loader.exec_module(bare)
     x, dx = drawn(2, 8, seed=0, dtype=torch.float32), drawn(QUERIES, 2, 8, seed=1, dtype=torch.float32)
     assert bare.triton is None
-    assert torch.equal(bare.gelu_tangent(x, dx), gelu_tangent(x, dx, fused=False))
+    assert all(map(torch.equal, bare.gelu(x, dx), gelu(x, dx, fused=False)))
     with pytest.raises(ValueError, match="needs Triton"):
-        bare.gelu_tangent(x, dx, fused=True)
+        bare.gelu(x, dx, fused=True)
 
 
 @pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")

@@ -636,7 +636,8 @@ def test_small_gradients_do_not_vanish_in_half_precision(micro_batch: int | None
         place = Placement(method, {"peft": method.groups()["peft"]}, {"peft": plan}, seed=3, task=0)
         place.step(images, torch.arange(48) % 10, 0, 0)
         found[dtype] = (before - torch.cat([value.flatten() for value in method.peft.parameters()])).double()
-    assert (found[torch.float16] != 0).all()
+    right = found[torch.float32].abs()
+    assert not ((found[torch.float16] == 0) & (right > right.median() / 100)).any()
     assert torch.corrcoef(torch.stack(list(found.values())))[0, 1] > 0.99995
 
 

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -232,6 +232,15 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_continue(long_recipe: Recipe, stra
     assert result(run) == straight
 
 
+@pytest.fixture
+def _heard() -> Iterator[None]:
+    """A hang-up is heard, also where the tests themselves run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("_heard")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["asked to stop", "terminal gone"])
 def test_stopping_between_two_tasks_also_continues(
     tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
@@ -254,18 +263,16 @@ def test_stopping_between_two_tasks_also_continues(
     assert result(folder.path) == result(straight.path)
 
 
+@pytest.mark.usefixtures("_heard")
 def test_a_hang_up_is_heard_once_and_under_nohup_not_at_all() -> None:
     with stop_signals() as asked:
         signal.raise_signal(signal.SIGHUP)
         signal.raise_signal(signal.SIGHUP)  # shell and system both send one
     assert asked.stop
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with stop_signals() as asked:
-            signal.raise_signal(signal.SIGHUP)
-        assert not asked.stop
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with stop_signals() as asked:
+        signal.raise_signal(signal.SIGHUP)
+    assert not asked.stop
 
 
 def test_a_request_to_stop_is_heard_where_nobody_reads_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:

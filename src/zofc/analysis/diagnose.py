@@ -175,7 +175,7 @@ class Examination:
     def measure_batch(self, images: Tensor, labels: Tensor, step: int) -> None:
         """Measure one batch with the directions that a run would use at this step, and more of the same stream."""
         method, chunking = self.training.model.method, self.part.chunking
-        query = self.part.query(step, len(images), method.device)
+        query = self.part.query(self.part.draw(step, len(images), method.device))
         vectors = self.part.directions.stack(step, max(self.queries), query.vectors.shape[1:], method.device)
         query = replace(query, vectors=vectors)
         float64 = replace(query, space=self.space, vectors=vectors.to(self.exact.device))

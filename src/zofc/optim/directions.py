@@ -60,8 +60,9 @@ class Directions:
     def stack(self, step: int, queries: int, shape: Sequence[int], device: torch.device) -> Tensor:
         """All directions of a step, (queries, *shape), the last axis being that of a direction; signs are int8."""
         if self.kind == "rademacher" and device.type != "cpu":  # which get a bit each, not a byte
-            packed = np.stack([self._bits(step, query, prod(shape)) for query in range(queries)])
-            return unpack_signs(torch.from_numpy(packed).to(device), prod(shape)).reshape(queries, *shape)
+            packed = torch.from_numpy(np.stack([self._bits(step, query, prod(shape)) for query in range(queries)]))
+            packed = packed.pin_memory() if device.type == "cuda" else packed  # else a copy waits for the device
+            return unpack_signs(packed.to(device, non_blocking=True), prod(shape)).reshape(queries, *shape)
         values = np.stack([self.vectors(step, query, shape) for query in range(queries)])
         return torch.from_numpy(values.astype(np.float32) if values.dtype == np.float64 else values).to(device)
 

@@ -311,21 +311,19 @@ def _layer_norm(
 ) -> Any:
     if isinstance(weight, Dual) or isinstance(bias, Dual) or len(normalized_shape) > 1:
         return _generic(F.layer_norm, (x, normalized_shape, weight, bias, eps), kwargs)
-    out = F.layer_norm(x.primal, normalized_shape, weight, bias, eps)
-    return Dual(out, kernels.layer_norm_tangent(x.primal, x.tangents, weight, eps))
+    return Dual(*kernels.layer_norm(x.primal, x.tangents, weight, bias, eps))
 
 
 @rule(F.gelu)
 def _gelu(x: Any, approximate: str = "none") -> Any:
     if approximate != "none":
         return _generic(F.gelu, (x,), {"approximate": approximate})
-    return Dual(F.gelu(x.primal), kernels.gelu_tangent(x.primal, x.tangents))
+    return Dual(*kernels.gelu(x.primal, x.tangents))
 
 
-@rule(GELU_IN_PLACE := torch._C._nn.gelu_)  # type: ignore[attr-defined]
+@rule(kernels.GELU_IN_PLACE)
 def _gelu_in_place(x: Any) -> Any:
-    kernels.gelu_tangent(x.primal, x.tangents, out=x.tangents)  # before the value changes
-    GELU_IN_PLACE(x.primal)
+    kernels.gelu(x.primal, x.tangents, in_place=True)
     return x
 
 
@@ -356,4 +354,4 @@ def _attention(q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float =
     q0, k0, v0 = (primal_of(part) for part in (q, k, v))
     dq, dk, dv = (part.tangents if isinstance(part, Dual) else None for part in (q, k, v))
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return Dual(*kernels.attention_tangent(q0, k0, v0, dq, dk, dv, scale))
+    return Dual(*kernels.attention(q0, k0, v0, dq, dk, dv, scale))

@@ -29,6 +29,17 @@ class Execution:
         self.method, self.first, self.stream = method, first, stream
         self.recorder = Recorder(graphs)
         self.notices: list[str] = []  # for the user, since they were last read
+        self._ahead: dict[ZerothOrderSet, tuple[tuple[int, int], Tensor]] = {}  # by step and batch
+
+    def directions(self, part: ZerothOrderSet, step: int, batch: int) -> Tensor:
+        """The directions of a step."""
+        known, drawn = self._ahead.pop(part, (None, None))
+        return drawn if drawn is not None and known == (step, batch) else part.draw(step, batch, self.method.device)
+
+    def draw_ahead(self, part: ZerothOrderSet, step: int, batch: int) -> None:
+        """Draw the directions of the next step while the device is busy with this one."""
+        if self.method.device.type == "cuda":
+            self._ahead[part] = (step, batch), part.draw(step, batch, self.method.device)
 
     def retry_smaller(self, part: ParameterSet, batch: int, work: Callable[[], T]) -> T:
         """`work()`, which reads the chunking of `part`, again with a smaller one whenever memory runs out."""
@@ -102,7 +113,7 @@ class BatchExecution:
         recording covers both."""
         query = None
         if isinstance(part, ZerothOrderSet):
-            query = part.query(self.step, len(self.images), self.method.device)
+            query = part.query(self.execution.directions(part, self.step, len(self.images)))
 
         def work(images: Tensor, labels: Tensor, vectors: Tensor) -> tuple[PointFeatures, Gradient | None]:
             points = None if query is None else replace(query, vectors=vectors)
@@ -113,7 +124,10 @@ class BatchExecution:
         def run() -> tuple[tuple[PointFeatures, Gradient | None], Recorder]:
             vectors = self.images.new_empty(0) if query is None else query.vectors
             kind = ("evaluate", part.label, part.chunking, *first)
-            return self.recorder.run(kind, work, self.images, self.labels, vectors)
+            result = self.recorder.run(kind, work, self.images, self.labels, vectors)
+            if isinstance(part, ZerothOrderSet):
+                self.execution.draw_ahead(part, self.step + 1, len(self.images))
+            return result
 
         (features, gradient), recorder = self._retry(part, run)
         return Evaluation(query, features, recorder), gradient

@@ -2,8 +2,8 @@
 
 Attention, with P = softmax(s q kᵀ) and dS = s (dq kᵀ + q dkᵀ): dO = (P∘dS) v − rowsum(P∘dS)∘O + P dv. Layer norm, with
 x̂ = (x − μ) / σ: dh = w∘(dx − mean dx − x̂ mean(x̂∘dx)) / σ. GELU: (Φ(x) + x φ(x)) dx. A tangent carries one leading query
-axis. Each rule has a plain form, for any device and type, and a Triton kernel that reads the primal once per query
-(attention) or once in all (the others) and keeps its sums in fp32.
+axis. Each function gives the value and its tangents. It has a plain form, for any device and type, and a Triton kernel
+that reads the primal once per query (attention) or once in all (the others) and keeps its sums in fp32.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 try:
     import triton
@@ -44,6 +45,7 @@ TILES = Tiles(rows=64, keys=32, warps=4, stages=3)  # 16-bit types; of seven, th
 TILES_FP32 = Tiles(rows=16, keys=16, warps=4, stages=2)  # each product takes three passes and twice the registers
 NORM_PER_WARP = 256  # elements of a row per warp, 8 a thread: one 16-byte load of a 16-bit type
 GELU_BLOCK, GELU_WARPS = 1024, 4
+GELU_IN_PLACE: Callable[[Tensor], Tensor] = torch._C._nn.gelu_  # type: ignore[attr-defined]  # no other name
 _PLAIN = ContextVar("plain", default=False)
 
 
@@ -57,7 +59,7 @@ def plain() -> Iterator[None]:
         _PLAIN.reset(before)
 
 
-def attention_tangent(
+def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -75,7 +77,7 @@ def attention_tangent(
     """
     tangents = [tangent for tangent in (dq, dk, dv) if tangent is not None]
     if not tangents:
-        raise ValueError("attention_tangent needs at least one of dq, dk and dv")
+        raise ValueError("attention needs at least one of dq, dk and dv")
     for primal, tangent in ((q, dq), (k, dk), (v, dv)):
         if tangent is not None:
             _check(primal, tangent)
@@ -101,32 +103,36 @@ def attention_tangent(
     return weights @ v, torch.stack([along(*one) for one in each])
 
 
-def layer_norm_tangent(
-    x: Tensor, dx: Tensor, weight: Tensor | None, eps: float, *, fused: bool | None = None
-) -> Tensor:
-    """Tangents (Q, *lead, D), of dx's type, of LN(x) over the last axis of x (*lead, D); its bias plays no part."""
+def layer_norm(
+    x: Tensor, dx: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, *, fused: bool | None = None
+) -> tuple[Tensor, Tensor]:
+    """LN(x) over the last axis of x (*lead, D), of x's type, and its tangents (Q, *lead, D), of dx's type."""
     _check(x, dx)
-    given = (x, dx) if weight is None else (x, dx, weight)
-    fits = x.shape[-1] <= WIDEST_ROW and (weight is None or weight.shape == x.shape[-1:])
+    given = [tensor for tensor in (x, dx, weight, bias) if tensor is not None]
+    width = x.shape[-1:]
+    fits = width[0] <= WIDEST_ROW and all(tensor.shape == width for tensor in given[2:])
     if _chosen(fused, fits, *given):
-        return _layer_norm_fused(x, dx, weight, eps)
+        return _layer_norm_fused(x, dx, weight, bias, eps)
     wide = torch.promote_types(torch.float32, torch.promote_types(x.dtype, dx.dtype))
     centered = x.to(wide) - x.to(wide).mean(-1, keepdim=True)
     rate = (centered.square().mean(-1, keepdim=True) + eps).rsqrt()
     unit, moved = centered * rate, dx.to(wide)
     dh = rate * (moved - moved.mean(-1, keepdim=True) - unit * (unit * moved).mean(-1, keepdim=True))
-    return (dh if weight is None else dh * weight).to(dx.dtype)
+    return F.layer_norm(x, width, weight, bias, eps), (dh if weight is None else dh * weight).to(dx.dtype)
 
 
-def gelu_tangent(x: Tensor, dx: Tensor, *, fused: bool | None = None, out: Tensor | None = None) -> Tensor:
-    """dx · gelu'(x), (Q, *lead, D) of dx's type, for the exact GELU x Φ(x) and x (*lead, D). `out`, which may be dx
-    itself, takes the result."""
+def gelu(x: Tensor, dx: Tensor, *, fused: bool | None = None, in_place: bool = False) -> tuple[Tensor, Tensor]:
+    """The exact GELU x Φ(x) of x (*lead, D) and its tangents dx · gelu'(x), (Q, *lead, D) of dx's type; with `in_place`
+    in x and dx themselves."""
     _check(x, dx)
-    if _chosen(fused, out is None or out.is_contiguous(), x, dx):
-        return _gelu_fused(x, dx, out)
+    if _chosen(fused, not in_place or (x.is_contiguous() and dx.is_contiguous()), x, dx):
+        return _gelu_fused(x, dx, in_place)
     wide = x.to(torch.promote_types(torch.float32, x.dtype))
     slope = torch.special.ndtr(wide) + wide * (-0.5 * wide.square()).exp() / math.sqrt(2 * math.pi)
-    return torch.mul(dx, slope.to(dx.dtype), out=out)
+    if in_place:
+        dx.mul_(slope.to(dx.dtype))
+        return GELU_IN_PLACE(x), dx
+    return F.gelu(x), dx * slope.to(dx.dtype)
 
 
 def _check(primal: Tensor, tangent: Tensor) -> None:
@@ -151,8 +157,8 @@ def _chosen(fused: bool | None, suited: bool, *tensors: Tensor) -> bool:
     if fused and not possible:
         raise ValueError(
             "fused=True needs Triton and CUDA tensors in bf16, fp16 or fp32 that ask for no gradient (of one type and "
-            f"batch shape for attention, rows up to {WIDEST_ROW} for layer norm, `out` contiguous for GELU); else the "
-            "plain form serves"
+            f"batch shape for attention, rows up to {WIDEST_ROW} for layer norm, contiguous for a GELU in place); else "
+            "the plain form serves"
         )
     return possible
 
@@ -196,28 +202,31 @@ def _addressable(tensor: Tensor, *shape: int) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _layer_norm_fused(x: Tensor, dx: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+def _layer_norm_fused(
+    x: Tensor, dx: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor]:
     x, dx, width = x.contiguous(), dx.contiguous(), x.shape[-1]
-    dh = torch.empty_like(dx)  # (Q, *lead, D)
+    h, dh = torch.empty_like(x), torch.empty_like(dx)  # (*lead, D), (Q, *lead, D)
     padded = triton.next_power_of_2(width)
+    weight, bias = (None if tensor is None else tensor.contiguous() for tensor in (weight, bias))
     launch = _layer_norm_kernel[(x.numel() // max(width, 1),)]
     with _device_of(x):
         launch(
-            *(x, dx, None if weight is None else weight.contiguous(), dh, len(dx), x.numel(), eps),
-            **{"HAS_WEIGHT": weight is not None, "WIDTH": width, "PADDED": padded},
+            *(x, dx, weight, bias, h, dh, len(dx), x.numel(), eps),
+            **{"HAS_WEIGHT": weight is not None, "HAS_BIAS": bias is not None, "WIDTH": width, "PADDED": padded},
             num_warps=min(16, max(1, padded // NORM_PER_WARP)),
             enable_fp_fusion=True,
         )
-    return dh
+    return h, dh
 
 
-def _gelu_fused(x: Tensor, dx: Tensor, out: Tensor | None) -> Tensor:
+def _gelu_fused(x: Tensor, dx: Tensor, in_place: bool) -> tuple[Tensor, Tensor]:
     x, dx = x.contiguous(), dx.contiguous()
-    out = torch.empty_like(dx) if out is None else out  # (Q, *lead, D)
+    y, dy = (x, dx) if in_place else (torch.empty_like(x), torch.empty_like(dx))
     launch = _gelu_kernel[(triton.cdiv(x.numel(), GELU_BLOCK),)]
     with _device_of(x):
-        launch(x, dx, out, len(dx), x.numel(), BLOCK=GELU_BLOCK, num_warps=GELU_WARPS, enable_fp_fusion=True)
-    return out
+        launch(x, dx, y, dy, len(dx), x.numel(), BLOCK=GELU_BLOCK, num_warps=GELU_WARPS, enable_fp_fusion=True)
+    return y, dy
 
 
 def _device_of(tensor: Tensor) -> AbstractContextManager[None]:
@@ -318,9 +327,10 @@ def _tile(base, rows, stride, dims, count, WIDTH: tl.constexpr):  # type: ignore
 
 @_jit
 def _layer_norm_kernel(  # type: ignore[no-untyped-def]
-    x, dx, weight, dh, queries, size, eps, HAS_WEIGHT: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr
-):
-    """All tangents of one row, whose statistics are computed once."""
+    x, dx, weight, bias, h, dh, queries, size, eps,
+    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """The value and all tangents of one row, whose statistics are computed once."""
     dims = tl.arange(0, PADDED)
     inside = dims < WIDTH
     row = tl.program_id(0).to(tl.int64) * WIDTH
@@ -329,8 +339,14 @@ def _layer_norm_kernel(  # type: ignore[no-untyped-def]
     rate = 1 / tl.sqrt(tl.sum(centered * centered, 0) / WIDTH + eps)
     unit = centered * rate
     gain = rate
+    scaled = unit
     if HAS_WEIGHT:
-        gain = rate * tl.load(weight + dims, mask=inside, other=0.0).to(tl.float32)
+        factor = tl.load(weight + dims, mask=inside, other=0.0).to(tl.float32)
+        gain = rate * factor
+        scaled = unit * factor
+    if HAS_BIAS:
+        scaled += tl.load(bias + dims, mask=inside, other=0.0).to(tl.float32)
+    tl.store(h + row + dims, scaled.to(h.dtype.element_ty), mask=inside)
     for _ in range(queries):
         moved = tl.load(dx + row + dims, mask=inside, other=0.0).to(tl.float32)
         moved = moved - tl.sum(moved, 0) / WIDTH - unit * (tl.sum(unit * moved, 0) / WIDTH)
@@ -339,14 +355,15 @@ def _layer_norm_kernel(  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _gelu_kernel(x, dx, out, queries, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    """All tangents of one block of elements, whose slopes are computed once."""
+def _gelu_kernel(x, dx, y, dy, queries, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The value and all tangents of one block of elements, whose slopes are computed once."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     inside = start + tl.arange(0, BLOCK) < size
     values = tl.load(x + start + tl.arange(0, BLOCK), mask=inside, other=0.0).to(tl.float32)
     below = 0.5 + 0.5 * tl.erf(values * 0.7071067811865476)  # Φ(x)
     slope = below + values * tl.exp(-0.5 * values * values) * 0.3989422804014327  # + x φ(x)
+    tl.store(y + start + tl.arange(0, BLOCK), (values * below).to(y.dtype.element_ty), mask=inside)
     for _ in range(queries):
         moved = tl.load(dx + start + tl.arange(0, BLOCK), mask=inside, other=0.0).to(tl.float32)
-        tl.store(out + start + tl.arange(0, BLOCK), (moved * slope).to(out.dtype.element_ty), mask=inside)
+        tl.store(dy + start + tl.arange(0, BLOCK), (moved * slope).to(dy.dtype.element_ty), mask=inside)
         start += size

@@ -55,12 +55,16 @@ class ZerothOrderSet:
         """The settings that all groups of the set share."""
         return self.optimizer.plan
 
-    def query(self, step: int, batch: int, device: torch.device) -> Query:
-        """The directions Δ_1 … Δ_Q of a step (Algorithm 1, line 6), and the points φ ± εΔ_q to look at."""
+    def draw(self, step: int, batch: int, device: torch.device) -> Tensor:
+        """The directions Δ_1 … Δ_Q of a step (Algorithm 1, line 6), or as many for each image of its batch."""
+        size = Space(self.optimizer.parameters).size
+        shape = (batch, size) if self.plan.per == "image" else (size,)
+        return self.directions.stack(step, self.plan.queries, shape, device)
+
+    def query(self, directions: Tensor) -> Query:
+        """The points φ ± εΔ_q to look at."""
         plan, space = self.plan, Space(self.optimizer.parameters)
-        shape = (batch, space.size) if plan.per == "image" else (space.size,)
-        vectors = self.directions.stack(step, plan.queries, shape, device)
-        return Query(space, vectors, get_estimator(plan.estimator), plan.epsilon, self.moves_features)
+        return Query(space, directions, get_estimator(plan.estimator), plan.epsilon, self.moves_features)
 
 
 ParameterSet = FirstOrderSet | ZerothOrderSet

@@ -71,7 +71,7 @@ def points_per_step(placement: Placement, part: ParameterSet) -> int:
     """How many points of a set could pass through the backbone together."""
     if isinstance(part, FirstOrderSet):
         return 1
-    return part.query(0, 1, placement.method.device).most_together
+    return part.query(part.draw(0, 1, placement.method.device)).most_together
 
 
 def step_bytes(
