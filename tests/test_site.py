@@ -53,5 +53,5 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(page
         loaded = re.findall(r"<(?:script|img|iframe)[^>]*\ssrc=\"?([^\"\s>]+)", html)
         loaded += re.findall(r"<link[^>]*rel=\"?(?:stylesheet|preload|icon)[^>]*href=\"?([^\"\s>]+)", html)
         assert not [url for url in loaded if re.match(r"(https?:)?//", url)], page.name
-    assert "zofc.learner.Learner" in (site / "reference" / "api" / "learner.html").read_text("utf-8")
+    assert "zofc.learner.learner.Learner" in (site / "reference" / "api" / "learner.html").read_text("utf-8")
     assert "--top" in (site / "reference" / "cli.html").read_text("utf-8")

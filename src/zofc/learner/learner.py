@@ -10,19 +10,15 @@ learner.save("my_model"); learner = zofc.load("my_model")
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
-from zofc.data import EncodedImages, ImageSet
-from zofc.data.rgb import as_rgb
+from zofc.data import ImageSet
 from zofc.data.source import Images
 from zofc.errors import DataError, RunError
+from zofc.learner.answers import Evaluation, Prediction
+from zofc.learner.given_images import GivenImages, OneOrMore, list_images
 from zofc.plugins import load_plugin
 from zofc.recipe import Recipe, change_recipe, load_recipe
 from zofc.runfolder import Run, new_run, open_run
@@ -33,75 +29,6 @@ from zofc.training.events import Events, Listener
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import check_recipe, open_data, plugins_used, require_plugins
 from zofc.training.task import TaskTraining
-
-AnyImage = Image.Image | NDArray[Any] | str | Path  # arrays of 8 or 16 bits, or of floats from 0 to 1
-OneOrMore = AnyImage | Sequence[AnyImage]  # a lone path, picture or array of a picture is a list of one
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A class name and its probability."""
-
-    name: str
-    probability: float
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Accuracy (percent) in all and per class, and how often class i (row) was taken for class j (column)."""
-
-    classes: tuple[str, ...]
-    accuracy: float
-    per_class: dict[str, float]
-    confusion: NDArray[np.int64]  # (true, predicted)
-    left_out: tuple[str, ...] = ()  # classes of the source that were never learned
-
-    def confused(self, most: int = 10) -> list[tuple[str, str, int]]:
-        """The pairs that were taken for each other most often: true class, answer, images."""
-        wrong = self.confusion * (1 - np.eye(len(self.classes), dtype=np.int64))
-        pairs = np.argsort(-wrong, axis=None, kind="stable")[:most]
-        counts = [(*divmod(int(pair), len(self.classes)), int(wrong.flat[pair])) for pair in pairs]
-        return [(self.classes[true], self.classes[guess], count) for true, guess, count in counts if count]
-
-
-@dataclass(frozen=True)
-class GivenImages:
-    """Images handed over from Python, in any of the forms that users have them in."""
-
-    items: Sequence[AnyImage]
-    array: None = None
-
-    def __post_init__(self) -> None:
-        """What Image.open has not read yet is read here: processes that load images would share the open file."""
-        for item in self.items:
-            if isinstance(item, Image.Image):
-                with suppress(OSError):  # said when it is wanted
-                    item.load()
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def name(self, index: int) -> str:
-        """The path of an image, or its index."""
-        item = self.items[index]
-        return str(item) if isinstance(item, str | Path) else f"image {index}"
-
-    def load(self, index: int) -> Image.Image:
-        """Image `index` as RGB."""
-        item = self.items[index]
-        if isinstance(item, str | Path):
-            return EncodedImages([Path(item)], [str(item)]).load(0)
-        try:
-            return as_rgb(item if isinstance(item, Image.Image) else np.asarray(item), self.name(index))
-        except (TypeError, ValueError) as error:
-            text = f"image {index} is neither a PIL image, an (h, w) or (h, w, 3) array nor a path: {error}"
-            raise DataError(text) from error
-        except OSError as error:
-            raise DataError(f"image {index} cannot be read: {error}") from error
-
-    def take(self, indices: NDArray[np.int64]) -> GivenImages:
-        """The images at these indices."""
-        return GivenImages([self.items[int(i)] for i in indices])
 
 
 class Learner:
@@ -152,7 +79,7 @@ class Learner:
             raise RunError("nothing has been learned yet")
         if top < 1:
             raise DataError(f"top: expected at least 1, got {top}")
-        items = _listed(images)
+        items = list_images(images)
         given = ImageSet(GivenImages(items), np.zeros(len(items), np.int64))
         answers: list[list[Prediction]] = []
         for batch, _ in self.model.plain_batches(self.model.loader(given)):
@@ -236,18 +163,13 @@ class Learner:
         if isinstance(given, str):
             opened = open_data(self.recipe, given, self._notice, test_fraction=0.0)
             return opened.classes, opened.test if test and len(opened.test) else opened.train
-        lists = {name: _listed(images) for name, images in given.items()}
+        lists = {name: list_images(images) for name, images in given.items()}
         empty = [name for name, items in lists.items() if not items]
         if empty or not lists:
             raise DataError(f"no images for {', '.join(empty) or 'any class'}")
         labels = np.repeat(np.arange(len(lists)), [len(items) for items in lists.values()])
         images: Images = GivenImages([item for items in lists.values() for item in items])
         return tuple(lists), ImageSet(images, labels)
-
-
-def _listed(images: OneOrMore) -> list[AnyImage]:
-    alone = isinstance(images, str | Path | Image.Image) or getattr(images, "ndim", 0) in (2, 3)
-    return [cast(AnyImage, images)] if alone else list(cast(Sequence[AnyImage], images))
 
 
 def load(path: str | Path, device: str | None = None, plugins: Sequence[str | Path] = ()) -> Learner:

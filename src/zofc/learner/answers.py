@@ -1,0 +1,34 @@
+"""What a learner answers: a class with its probability for an image, accuracy and confusions for a set of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A class name and its probability."""
+
+    name: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Accuracy (percent) in all and per class, and how often class i (row) was taken for class j (column)."""
+
+    classes: tuple[str, ...]
+    accuracy: float
+    per_class: dict[str, float]
+    confusion: NDArray[np.int64]  # (true, predicted)
+    left_out: tuple[str, ...] = ()  # classes of the source that were never learned
+
+    def confused(self, most: int = 10) -> list[tuple[str, str, int]]:
+        """The pairs that were taken for each other most often: true class, answer, images."""
+        wrong = self.confusion * (1 - np.eye(len(self.classes), dtype=np.int64))
+        pairs = np.argsort(-wrong, axis=None, kind="stable")[:most]
+        counts = [(*divmod(int(pair), len(self.classes)), int(wrong.flat[pair])) for pair in pairs]
+        return [(self.classes[true], self.classes[guess], count) for true, guess, count in counts if count]
