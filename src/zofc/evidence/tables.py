@@ -32,8 +32,9 @@ SHOWN_LINES = {
     "APER Adapter, FO": "APER, first order",
     "EASE, FO": "EASE, first order",
 }
-SHORT_STEPS = ("published", "published-first", "forward", "first", "late-3", "spsa", "first-fp32", "spsa-bf16")
-SPEED_STEPS = ("published", "published-first", "forward", "forward-image", "late-3", "first", "small-bf16",
+SHORT_STEPS = ("published", "published-first", "forward", "image", "image-24", "first", "late-3", "spsa", "first-fp32",
+               "spsa-bf16")  # fmt: skip
+SPEED_STEPS = ("published", "published-first", "forward", "image", "image-24", "late-3", "first", "small-bf16",
                "first-small-bf16")  # fmt: skip
 BASELINES = ("published", "published-first", "autocast-first")  # steps that are not ours
 PLANS = {  # a plan of a step, with the rows of zeroth and of first order
