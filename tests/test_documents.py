@@ -20,7 +20,8 @@ import yaml
 from PIL import Image
 
 import zofc
-from zofc import cli, learner
+from zofc import cli
+from zofc.advice import choice
 from zofc.evidence.tables import MARKED, fill_tables, marked_documents
 from zofc.methods import METHODS, SECTIONS
 from zofc.recipe import Recipe, load_recipe, recipe_names
@@ -118,7 +119,8 @@ def test_every_zofc_command_of_the_documents_is_one(line: str, folder: Path) -> 
     group: Any = typer.main.get_command(cli.app)
     given = group.commands[name].make_context(name, words).params  # refuses unknown options and missing words
     if name == "run":
-        recipes = [word for word in given["words"] or () if not cli.is_override(word)]
+        named = [word for word in given["words"] or () if not cli.is_override(word)]
+        recipes = [choice.CLOSED_FORM if choice.source_of(word) else word for word in named]
         changes = [word for word in given["words"] or () if cli.is_override(word)]
         for recipe in recipes:
             loaded = load_recipe(recipe, changes)
@@ -226,11 +228,12 @@ def test_the_python_api_is_used_as_the_documents_show(
         Image.fromarray(rng.integers(0, 256, (24, 20, 3), np.uint8)).save(path)
 
     def small(name: str, overrides: list[str]) -> Recipe:
-        """What the document asks for, on a tiny backbone and for an epoch."""
-        changes = ["peft.blocks=first 2", "optimize.peft.epochs=1", "optimize.head.epochs=1", "training.workers=0"]
-        return load_recipe(name, [*overrides, f"backbone.name={tiny_weights}", *changes])
+        """What is chosen, for an epoch."""
+        changes = ["peft.blocks=first 2", "optimize.peft.epochs=1", "optimize.head.epochs=1"]
+        return load_recipe(name, [*overrides, *changes * (name == choice.TRAINED), "training.workers=0"])
 
-    monkeypatch.setattr(learner, "load_recipe", small)
+    monkeypatch.setattr(choice, "load_recipe", small)
+    monkeypatch.setattr(choice, "_pick_backbone", lambda _source: (str(tiny_weights), "a tiny one"))
     text = (ROOT / document).read_text("utf-8")
     (code,) = [block for block in blocks(text, "python") if "zofc.Learner" in block]
     found: dict[str, Any] = {}

@@ -108,7 +108,7 @@ def test_the_strength_is_the_power_of_ten_with_the_least_error_on_images_held_ou
         (held @ solve(gram, sums, s) - torch.eye(6, dtype=torch.float64)[truth]).square().mean()
         for s in RIDGE_STRENGTHS
     ]
-    chosen = best_strength(gram, sums, held, truth)
+    chosen, _ = best_strength(gram, sums, held, truth)
     assert chosen == RIDGE_STRENGTHS[int(torch.stack(errors).argmin())]
     assert RIDGE_STRENGTHS[0] < chosen < RIDGE_STRENGTHS[-1]
 
@@ -125,7 +125,9 @@ def test_the_strength_is_chosen_with_the_statistics_of_all_tasks_or_of_the_curre
     held = len(labels) // 5
     one_hot = torch.eye(6, dtype=torch.float64)[labels[held:]]
     gram, sums = phi[held:].mT @ phi[held:], phi[held:].mT @ one_hot
-    assert float(alone.strength) == best_strength(gram, sums, phi[:held], labels[:held]) != float(everything.strength)
+    assert (
+        float(alone.strength) == best_strength(gram, sums, phi[:held], labels[:held])[0] != float(everything.strength)
+    )
 
 
 def test_too_few_images_to_hold_any_out_leave_the_strength_as_it_was() -> None:

@@ -20,7 +20,7 @@ Make = Callable[..., Recipe]
 
 
 def test_the_adapter_moves_in_the_first_task_alone_and_the_regression_in_all(tiny_recipe: Make, tmp_path: Path) -> None:
-    recipe = tiny_recipe("zo-ridge/base", "training.keep_tasks=true", "ridge.projection=64")
+    recipe = tiny_recipe("zo-ridge/base", "training.keep_tasks=true", "ridge.projection=64", "ridge.fallback=false")
     assert recipe.optimize["peft"].order == "zeroth" and recipe.optimize["peft"].estimator == "forward_gradient"
     run = start_run(recipe, tmp_path)
     metrics = train(run)
@@ -39,7 +39,9 @@ def test_the_adapter_moves_in_the_first_task_alone_and_the_regression_in_all(tin
 
 
 def test_the_regression_is_of_the_adapted_features_of_all_tasks(tiny_recipe: Make, tmp_path: Path) -> None:
-    run = start_run(tiny_recipe("zo-ridge/base", "ridge.projection=64", "ridge.budget=null"), tmp_path)
+    run = start_run(
+        tiny_recipe("zo-ridge/base", "ridge.projection=64", "ridge.budget=null", "ridge.fallback=false"), tmp_path
+    )
     train(run)
     method = zofc.load(run.path).model.method
     images = torch.rand(5, 3, method.backbone.image_size, method.backbone.image_size)

@@ -66,6 +66,7 @@ class Loader:
         self.device = torch.device(device)
         self.workers = workers
         self.stream = stream
+        self.trained: NDArray[np.int64] | None = None  # the images that epochs are made of; None: all
         self.kept: dict[int, list[Cut]] = {}  # the test view's, by the size of a batch
         self.made_on = torch.device("cpu") if stream else self.device
         self.ahead = self.made_on.type == "cuda" if ahead is None else ahead
@@ -82,14 +83,15 @@ class Loader:
 
     def steps(self, batch_size: int) -> int:
         """Batches in an epoch; the last may be smaller."""
-        return -(-len(self.image_set) // batch_size)
+        return -(-(len(self.image_set) if self.trained is None else len(self.trained)) // batch_size)
 
     def train_batches(
         self, batch_size: int, rng_name: Sequence[str | int], start: int = 0, augment: bool = True
     ) -> Iterator[Batch]:
         """An epoch from batch `start` on, in the test view if not `augment`; `rng_name` is (seed, name…)."""
         seed, *name = rng_name
-        order = seeds.stream(int(seed), *name, "order").permutation(len(self.image_set))
+        among = len(self.image_set) if self.trained is None else self.trained
+        order = seeds.stream(int(seed), *name, "order").permutation(among)
 
         def requests() -> Iterator[Request]:
             for step in range(start, self.steps(batch_size)):

@@ -237,11 +237,12 @@ def open_source(spec: str, options: SourceOptions) -> Source:
 def unknown_source(spec: str) -> str:
     """What to say of a source that has no known name: perhaps it is a path."""
     name = spec.partition(":")[0]
-    kind = _kind_of(Path(os.path.expanduser(spec))) if spec else None  # noqa: PTH111 (Path's stops at an unknown user)
+    kind = kind_of(Path(os.path.expanduser(spec))) if spec else None  # noqa: PTH111 (Path's stops at an unknown user)
     return f"unknown source '{name}'; did you mean {kind}:{spec}?" if kind else SOURCES.suggest(name)
 
 
-def _kind_of(path: Path) -> str | None:
+def kind_of(path: Path) -> str | None:
+    """The name of the source that reads a path, if it looks like one."""
     if path.is_dir():
         return "parquet" if any(path.glob("*.parquet")) else "folder"
     return "parquet" if path.is_file() and path.suffix == ".parquet" else None

@@ -1,6 +1,6 @@
 """The Python API: learn a task, predict, save, load.
 
-learner = zofc.Learner("zofc/base", ["backbone.name=vit_base_patch16_224.augreg_in21k"])
+learner = zofc.Learner()  # or a recipe of your own: zofc.Learner("zofc/base", ["backbone.name=..."])
 learner.learn("folder:my_first_classes")
 learner.learn({"fox": fox_images, "hare": hare_images})
 learner.predict(images)
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from zofc.advice.choice import choose_recipe
 from zofc.data import ImageSet
 from zofc.data.source import Images
 from zofc.errors import DataError, RunError
@@ -36,17 +37,26 @@ class Learner:
 
     def __init__(
         self,
-        recipe: Recipe | str = "zofc/base",
+        recipe: Recipe | str | None = None,
         overrides: str | Sequence[str] = (),
         listeners: Sequence[Listener] = (),
     ) -> None:
-        self.recipe = load_recipe(recipe, overrides) if isinstance(recipe, str) else change_recipe(recipe, overrides)
-        self.recipe = check_recipe(self.recipe)
+        reasons: Sequence[str] = ()
+        if recipe is None:
+            choice = choose_recipe(None, [overrides] if isinstance(overrides, str) else overrides)
+            recipe, reasons = choice.recipe, choice.reasons
+        elif isinstance(recipe, str):
+            recipe = load_recipe(recipe, overrides)
+        else:
+            recipe = change_recipe(recipe, overrides)
+        self.recipe = check_recipe(recipe)
         device = pick_device(self.recipe.training.device)
         set_up(device, self.recipe.training)
         self.model = IncrementalModel(self.recipe, device)
         self.events = Events(listeners)
         self.history = Progress()  # what a loaded run had measured
+        for text in reasons:
+            self._notice(text)
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -3,28 +3,54 @@ adapter moved by zeroth-order steps and the classifier by first-order ones it is
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import ClassVar
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from zofc.methods.base import method
+from zofc.methods.base import Batches, method
 from zofc.methods.classifier import Classifier
+from zofc.methods.fallback import FallbackReadout
+from zofc.methods.ridge import RidgeSettings, held_out_stream, make_ridge_head
 from zofc.model.backbone import Backbone
 from zofc.model.params import Moving, under
 from zofc.model.peft import make_peft
+from zofc.model.ridge import RidgeHead, held_out
 from zofc.model.vit import State
 from zofc.recipe import Recipe
 
 
 @method("adapter")
 class AdapterClassifier(Classifier):
-    """The adapter is shared by all tasks and keeps moving; rows of old classes do not."""
+    """The adapter is shared by all tasks and keeps moving; rows of old classes do not. With a regression in place of
+    the rows, one on the frozen features may answer where the adapter does not help (`ridge.fallback`)."""
 
     group_names: ClassVar[tuple[str, ...]] = ("peft", "head")
+    falls_back: ClassVar[bool] = True
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)
         self.peft = make_peft(recipe.peft, backbone, self.generator("peft"))
+        self.fallback = None
+        if self.guarded:
+            self.fallback = FallbackReadout(lambda: make_ridge_head(self, backbone.width), self.device)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the frozen features may answer."""
+        return self.recipe.method.readout == "ridge" and self.recipe.section("ridge", RidgeSettings).fallback
+
+    def make_ridge(self, width: int) -> RidgeHead | None:
+        return None if self.guarded else super().make_ridge(width)
+
+    def extend(self, classes: range) -> None:
+        if self.fallback is not None and classes not in self.tasks:
+            self.fallback.grow(len(classes))
+        super().extend(classes)
 
     def groups(self) -> dict[str, dict[str, Tensor]]:
         head = super().groups()
@@ -38,3 +64,32 @@ class AdapterClassifier(Classifier):
     def features(self, moving: Moving, prepared: State) -> Tensor:
         inserts = self.peft.inserts(under(moving, "peft"), self.noise)
         return self.backbone.leave(prepared, inserts)
+
+    # -- the answer without the adapter ------------------------------------------------------------------------------
+
+    def held_back(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        plan = self.recipe.optimize.get("peft")
+        moves = plan is not None and len(self.tasks) <= (plan.tasks or math.inf) and not self.single
+        if self.fallback is None or not moves:
+            return np.arange(0)
+        held = held_out(len(labels), held_out_stream(self))
+        trained = np.delete(np.arange(len(labels)), held)
+        alone = np.setdiff1d(labels, labels[trained])  # classes of which all images would be held back
+        return np.sort(held[~np.isin(labels[held], alone)])
+
+    def regress(self, batches: Batches, extract: Callable[[Tensor], Tensor]) -> str | None:
+        if self.fallback is None:
+            return super().regress(batches, extract)
+        both, labels = self.all_features(
+            batches, lambda images: torch.stack([extract(images), self.backbone.features(images)], dim=1)
+        )
+        held = self.held_back(labels.cpu().numpy())
+        unseen = torch.from_numpy(held) if len(held) else torch.arange(len(labels))
+        return self.fallback.learn(both, labels, lambda: held_out_stream(self), unseen)
+
+    @torch.no_grad()
+    def scores(self, images: Tensor) -> Tensor:
+        if self.fallback is None:
+            return super().scores(images)
+        adapted = self.fallback.choice == "adapted"
+        return self.fallback.chosen.scores(self.extract(images) if adapted else self.backbone.features(images))

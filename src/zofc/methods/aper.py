@@ -21,6 +21,7 @@ from zofc.recipe import Recipe
 class Aper(AdapterClassifier):
     """Class means of plain and first-task-adapted features; nothing moves after the first task."""
 
+    falls_back: ClassVar[bool] = False
     refuses_domains: ClassVar[str | None] = "the means of a new domain would take the place of those before"
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
@@ -47,9 +48,9 @@ class Aper(AdapterClassifier):
     def begin_task(self, batches: Batches) -> str | None:
         return super().begin_task(batches) if len(self.tasks) == 1 else None
 
-    def end_task(self, batches: Batches) -> None:
+    def end_task(self, batches: Batches) -> str | None:
         self.means.set_rows(len(self.tasks) - 1, self.class_means(batches, self.tasks[-1], self.both))
-        self.regress(batches, self.both)
+        return self.regress(batches, self.both)
 
     @torch.no_grad()
     def both(self, images: Tensor) -> Tensor:

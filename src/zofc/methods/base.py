@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from zofc import seeds
@@ -90,14 +92,19 @@ class Method(nn.Module):
         return group
 
     def begin_task(self, batches: Batches) -> str | None:
-        """Before the first step of a task; may return a notice for the user."""
+        """Before the first step of a task, without images that are held back; may return a notice for the user."""
         return None
 
     def after_step(self) -> None:
         """After every step."""
 
-    def end_task(self, batches: Batches) -> None:
-        """After the last step of a task."""
+    def held_back(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which of the current task's images no step may see, ascending; `labels` are those of all of them."""
+        return np.arange(0)
+
+    def end_task(self, batches: Batches) -> str | None:
+        """After the last step of a task; may return a notice for the user."""
+        return None
 
     @property
     def batches_in(self) -> Literal["test", "training"]:

@@ -12,10 +12,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from zofc import seeds
 from zofc.errors import RecipeError
 from zofc.methods.base import Batches, Method, method
-from zofc.methods.ridge import make_ridge_head
+from zofc.methods.ridge import RidgeSettings, held_out_stream, make_ridge_head
 from zofc.model.backbone import Backbone
 from zofc.model.heads import HEADS, CosineHead
 from zofc.model.params import Moving, under
@@ -29,6 +28,7 @@ class Classifier(Method):
 
     group_names: ClassVar[tuple[str, ...]] = ("head",)
     regressed: ClassVar[bool] = True  # whether a regression may answer in place of the rows
+    falls_back: ClassVar[bool] = False  # whether one on the frozen features may answer in place of that
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)
@@ -46,6 +46,8 @@ class Classifier(Method):
         method, cosine = recipe.method, recipe.head.kind == "cosine"
         if method.readout == "ridge" and not cls.regressed:
             raise RecipeError(f"method.readout: {method.name} answers by a rule of its own; use method.readout=rows")
+        if method.readout == "ridge" and recipe.section("ridge", RidgeSettings).fallback and not cls.falls_back:
+            raise RecipeError(f"ridge.fallback: {method.name} has no answer without its adapter; use false")
         if method.prototypes and recipe.data.by == "domain":
             raise RecipeError("method.prototypes: the means of a new domain would take the place of those before")
         if method.prototypes and not cosine:
@@ -113,16 +115,17 @@ class Classifier(Method):
             return None
         return f"task {len(self.tasks)} has one class: its loss is constant, so it takes a prototype row untrained"
 
-    def end_task(self, batches: Batches) -> None:
+    def end_task(self, batches: Batches) -> str | None:
         if self.single or self.recipe.method.prototypes:
             self.head.set_rows(self.block, self.class_means(batches, self.tasks[-1], self.extract))
-        self.regress(batches, self.extract)
+        return self.regress(batches, self.extract)
 
-    def regress(self, batches: Batches, extract: Callable[[Tensor], Tensor]) -> None:
-        """Include the task in the regression, if there is one."""
+    def regress(self, batches: Batches, extract: Callable[[Tensor], Tensor]) -> str | None:
+        """Include the task in the regression, if there is one; may return a notice for the user."""
         if self.ridge is not None:
             features, labels = self.all_features(batches, extract)
-            self.ridge.learn(features, labels, seeds.stream(self.recipe.seed, "held out", len(self.tasks) - 1))
+            self.ridge.learn(features, labels, held_out_stream(self))
+        return None
 
     def prepare(self, images: Tensor) -> Any:
         return self.backbone.features(images)

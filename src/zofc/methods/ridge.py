@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -23,6 +24,11 @@ class RidgeSettings(Strict):
     budget: Positive | None = Field(
         64_000_000, description="bytes for the largest matrix, which caps the projection; null: no limit"
     )
+    fallback: bool = Field(
+        False,
+        description="also regress from the frozen features, which answer where they do better on images that the "
+        "adapter was not trained on; a fifth of a task's images is held back for that",
+    )
     strength_from: Literal["all", "task"] = Field(
         "all", description="tasks whose statistics λ is chosen with; task: the current one alone, as in RanPAC"
     )
@@ -40,6 +46,11 @@ def make_ridge_head(method: Method, width: int) -> RidgeHead:
     return head
 
 
+def held_out_stream(method: Method) -> np.random.Generator:
+    """The random stream that chooses the images of the current task which are held out."""
+    return seeds.stream(method.recipe.seed, "held out", len(method.tasks) - 1)
+
+
 @method("ridge", settings=RidgeSettings)
 class Ridge(Method):
     """The training-free row that a user would pick today; with a random projection it is RanPAC without its adapter."""
@@ -55,7 +66,7 @@ class Ridge(Method):
 
     def end_task(self, batches: Batches) -> None:
         features, labels = self.all_features(batches, self.backbone.features)
-        self.head.learn(features, labels, seeds.stream(self.recipe.seed, "held out", len(self.tasks) - 1))
+        self.head.learn(features, labels, held_out_stream(self))
 
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:

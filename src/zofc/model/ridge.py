@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from zofc.errors import DataError, RecipeError
@@ -21,6 +23,7 @@ from zofc.errors import DataError, RecipeError
 BYTES = 8  # of a number in a matrix
 RIDGE_STRENGTHS = tuple(10.0**power for power in range(-8, 10))
 PATIENCE = 4  # the search for λ ends when so many in a row are no better
+HELD_OUT = 5  # one image of so many is held out
 ROWS = 1024  # images, or columns of the projection, at once
 
 
@@ -70,34 +73,50 @@ def _factor(gram: Tensor, strength: float) -> Tensor | None:
     return None if int(failed) else factor
 
 
-def best_strength(gram: Tensor, sums: Tensor, phi: Tensor, labels: Tensor) -> float:
-    """The power of ten whose solution of G and C has the least squared error on images that are not in them."""
+class LeftOut(NamedTuple):
+    """The regression's answers to images of a task that it was not fitted on."""
+
+    images: Tensor  # their numbers in the task
+    scores: Tensor  # (images, classes)
+
+
+def best_strength(gram: Tensor, sums: Tensor, phi: Tensor, labels: Tensor) -> tuple[float, Tensor]:
+    """The power of ten whose solution of G and C has the least squared error on images that are not in them, and its
+    scores of them."""
     truth = nn.functional.one_hot(labels, sums.shape[1]).to(phi.dtype)
-    return _search(gram, lambda factor: phi @ torch.cholesky_solve(sums, factor) - truth)
+    return _search(gram, truth, lambda factor: phi @ torch.cholesky_solve(sums, factor))
 
 
-def best_strength_by_images(kernel: Tensor, targets: Tensor) -> float:
-    """The power of ten with the least squared error on images that are left out one at a time: with A = (K + λI)⁻¹,
-    that of image i is (A Y)_i / A_ii."""
+def best_strength_by_images(kernel: Tensor, targets: Tensor) -> tuple[float, Tensor]:
+    """The power of ten with the least squared error on images that are left out one at a time, and its scores of them:
+    with A = (K + λI)⁻¹, that of image i is Y_i − (A Y)_i / A_ii."""
 
-    def residual(factor: Tensor) -> Tensor:
+    def scores(factor: Tensor) -> Tensor:
         inverse = torch.cholesky_inverse(factor)
-        return (inverse @ targets) / inverse.diagonal()[:, None]
+        return targets - (inverse @ targets) / inverse.diagonal()[:, None]
 
-    return _search(kernel, residual)
+    return _search(kernel, targets, scores)
 
 
-def _search(gram: Tensor, residual: Callable[[Tensor], Tensor]) -> float:
-    """The strength with the least squared residual, given the factor of G + λI. Searched from above: the small ones
-    are worse, or ill-conditioned, wherever there are few images."""
-    least, best, worse = math.inf, RIDGE_STRENGTHS[-1], 0
+def _search(gram: Tensor, truth: Tensor, scores: Callable[[Tensor], Tensor]) -> tuple[float, Tensor]:
+    """The strength with the least squared error, given the factor of G + λI, and its scores. Searched from above: the
+    small ones are worse, or ill-conditioned, wherever there are few images."""
+    least, best, worse = math.inf, (RIDGE_STRENGTHS[-1], torch.zeros_like(truth)), 0
     for strength in reversed(RIDGE_STRENGTHS):
         factor = _factor(gram, strength)
-        error = math.inf if factor is None else float(residual(factor).square().mean())
-        least, best, worse = (error, strength, 0) if error < least else (least, best, worse + 1)
+        found = None if factor is None else scores(factor)
+        error = math.inf if found is None else float((found - truth).square().mean())
+        worse += 1
+        if found is not None and error < least:
+            least, best, worse = error, (strength, found), 0
         if worse == PATIENCE:
             break
     return best
+
+
+def held_out(images: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """The numbers of a task's images that are held out where not every one is left out alone."""
+    return rng.permutation(images)[: images // HELD_OUT]
 
 
 class RidgeHead(nn.Module):
@@ -171,33 +190,37 @@ class RidgeHead(nn.Module):
             gram.addmm_(phi.mT, phi)
             sums.index_add_(1, named.to(phi.device), phi.mT)
 
-    def learn(self, features: Tensor, labels: Tensor, rng: np.random.Generator) -> None:
-        """Include a task and solve the regression anew."""
+    def learn(self, features: Tensor, labels: Tensor, rng: np.random.Generator) -> LeftOut:
+        """Include a task and solve the regression anew. Its answers to images of the task that it was not fitted on:
+        each of them, left out alone, or the first fifth of a random order, left out together."""
         if not len(labels):
             raise DataError("a task has no training images to regress on")
         if self.by_images and len(self.labels) + len(labels) > self.most_images:
             self._keep_sums()
         if self.by_images:
-            self._learn_by_images(features, labels)
-        else:
-            order = torch.from_numpy(rng.permutation(len(labels)))
-            self._learn_by_sums(features.cpu()[order], labels.cpu()[order])
+            return LeftOut(torch.arange(len(labels)), self._learn_by_images(features, labels))
+        order = torch.from_numpy(rng.permutation(len(labels)))
+        scores = self._learn_by_sums(features.cpu()[order], labels.cpu()[order])
+        return LeftOut(order[: len(scores)], scores)
 
-    def _learn_by_sums(self, features: Tensor, labels: Tensor) -> None:
+    def _learn_by_sums(self, features: Tensor, labels: Tensor) -> Tensor:
         """λ is chosen on a fifth of the images, the solution is of all. Fewer than five leave λ as it was."""
-        held, alone = len(labels) // 5, self.strength_from == "task"
+        held, alone = len(labels) // HELD_OUT, self.strength_from == "task"
+        scores = self.sums.new_zeros(0, self.sums.shape[1])
         gram, sums = (torch.zeros_like(own) if alone else own for own in (self.gram, self.sums))
         self.add(gram, sums, features[held:], labels[held:])
         if held:
             phi = self.regress_from(features[:held])
-            self.strength.fill_(best_strength(gram, sums, phi, labels[:held].to(phi.device)))
+            strength, scores = best_strength(gram, sums, phi, labels[:held].to(phi.device))
+            self.strength.fill_(strength)
             self.add(gram, sums, features[:held], labels[:held])
         if alone:
             self.gram += gram
             self.sums += sums
         self.weights.copy_(solve(self.gram, self.sums, float(self.strength)))
+        return scores
 
-    def _learn_by_images(self, features: Tensor, labels: Tensor) -> None:
+    def _learn_by_images(self, features: Tensor, labels: Tensor) -> Tensor:
         known = 0 if self.strength_from == "all" else len(self.labels)
         self.features = torch.cat([self.features, features.to(self.features)])
         self.labels = torch.cat([self.labels, labels.to(self.labels)])
@@ -205,9 +228,11 @@ class RidgeHead(nn.Module):
         for phi in self._parts():
             kernel.addmm_(phi, phi.mT)
         targets = nn.functional.one_hot(self.labels, self.weights.shape[1]).to(kernel)
-        self.strength.fill_(best_strength_by_images(kernel[known:, known:], targets[known:]))
+        strength, scores = best_strength_by_images(kernel[known:, known:], targets[known:])
+        self.strength.fill_(strength)
         solution = solve(kernel, targets, float(self.strength))
         self.weights.copy_(torch.cat([phi.mT @ solution for phi in self._parts()]))
+        return scores[-len(labels) :]
 
     def _parts(self) -> Iterator[Tensor]:
         """Φ of the images, some columns at a time."""

@@ -31,7 +31,7 @@ ADDED_LATER: dict[str, dict[str, Any]] = {  # keys younger than version 0.1, wit
     "inflora": {"view": "test"},
     "l2p": {"init": "port"},
     "lae": {"frozen": None},
-    "ridge": {"strength_from": "all", "orthogonal": False},
+    "ridge": {"strength_from": "all", "orthogonal": False, "fallback": False},
     "training": {"cache": "auto", "check_adapter": True},
 }
 ADDED_TO_GROUPS: dict[str, Any] = {"tasks": None, "length": "own"}  # the same, in every group of `optimize`

@@ -34,6 +34,28 @@ def evaluation_tables(result: Json, confused: Sequence[tuple[str, str, int]]) ->
         yield Grid(("most confused", "taken for", "images"), pairs, names=2)
 
 
+def recommendation_tables(result: Json) -> Iterator[RenderableType]:
+    """Backbones and learners, best first, and what the numbers mean."""
+    rows = tuple(
+        (
+            row["backbone"],
+            row["learner"],
+            f"{row['accuracy']:.1f} ± {row['error']:.1f}",
+            format_duration(row["seconds"]),
+            format_bytes(row["memory"]),
+            format_bytes(row["saved"]),
+        )
+        for row in result["rows"]
+    )
+    heads = ("backbone", "learner", "expected accuracy (%)", "to learn all", "weights", "saved")
+    yield Grid(heads, rows, names=2)
+    sampled = ", ".join(f"{count} by {name}" for name, count in result["sampled"].items())
+    yield Text(
+        f"{result['images']} training images in {result['classes']} classes; cross-validated on a sample of {sampled}. "
+        "± is the standard error over folds. More images a class than in the sample do better than this."
+    )
+
+
 def diagnosis_tables(result: Json) -> Iterator[RenderableType]:
     """For each zeroth-order set, measurements with their meaning, and alignment by number of queries."""
     where = f"start of task {result['task']} of {result['tasks']}, nothing trained; {_device(result)}"

@@ -42,9 +42,10 @@ def resume_run(path: Path, recipe: Recipe | None = None) -> Run:
     return run
 
 
-def train(run: Run, listeners: Sequence[Listener] = ()) -> dict[str, Any]:
-    """Train what is left of a run and return its metrics; a finished one is left as it is."""
-    return dict(run.metrics) if run.finished else Trainer(run, listeners).run()
+def train(run: Run, listeners: Sequence[Listener] = (), reasons: Sequence[str] = ()) -> dict[str, Any]:
+    """Train what is left of a run and return its metrics; a finished one is left as it is. `reasons` say why the recipe
+    is as it is, for the log of a new run."""
+    return dict(run.metrics) if run.finished else Trainer(run, listeners, reasons).run()
 
 
 def data_changed(run: Run) -> list[str]:

@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from zofc.data.loading import Batch, Loader
+from zofc.data.selection import Indices
 from zofc.errors import DivergedError
 from zofc.optim.placement import Placement, StepReport
 from zofc.training.adapter_check import check_adapter
@@ -60,6 +62,9 @@ class TaskTraining:
             name: group for name, group in method.groups().items() if self.index < (plans[name].tasks or math.inf)
         }
         self.placement = Placement(method, groups, plans, seed, self.index, model.recipe.training.graphs)
+        held = method.held_back(loader.image_set.labels) if groups else ()
+        if len(held):
+            loader.trained = np.delete(np.arange(len(loader.image_set)), held)
         self.epoch = self.step = 0
         self.meter = Meter()
         self.peak_memory = 0
@@ -82,7 +87,7 @@ class TaskTraining:
 
     def begin(self) -> None:
         """Let the method prepare for the task."""
-        notice = self.model.method.begin_task(self._images)
+        notice = self.model.method.begin_task(lambda: self._images(self.loader.trained))
         if notice:
             self.events.send("notice", text=notice)
 
@@ -137,7 +142,9 @@ class TaskTraining:
     def end(self) -> None:
         """Let the method finish the task."""
         self.placement.execution.recorder.forget()  # frees memory for the next task
-        self.model.method.end_task(self._images)
+        notice = self.model.method.end_task(self._images)
+        if notice:
+            self.events.send("notice", text=f"task {self.index + 1}: {notice}", about="readout", task=self.index)
 
     def check_adapter(self) -> None:
         """Warn the user if the features that this task adapted are worse than the frozen ones."""
@@ -151,11 +158,11 @@ class TaskTraining:
             text = f"task {self.index + 1}: {check.warning(rates)}"
             self.events.send("notice", text=text, about="adapter", task=self.index)
 
-    def _images(self) -> Iterator[Batch]:
-        """All training images of the task, once, in the view that the method asks for."""
+    def _images(self, among: Indices | None = None) -> Iterator[Batch]:
+        """All training images of the task, or some, once, in the view that the method asks for."""
         model, recipe = self.model, self.model.recipe
         if model.method.batches_in == "test" or recipe.views.augment == "none":
-            return model.plain_batches(self.loader)
+            return model.plain_batches(self.loader, among)
         size = model.plain_batch_size(len(self.loader.image_set))
         views = self.loader.train_batches(size, (recipe.seed, "task", self.index, "inputs"))
         return ((images.to(model.device), labels.to(model.device)) for images, labels in views)

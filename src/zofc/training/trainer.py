@@ -29,8 +29,9 @@ TEST_IMAGE_BYTES = 2**30  # of decoded and cropped test images, kept for later e
 class Trainer:
     """One run in one folder."""
 
-    def __init__(self, run: Run, listeners: Sequence[Listener] = ()) -> None:
+    def __init__(self, run: Run, listeners: Sequence[Listener] = (), reasons: Sequence[str] = ()) -> None:
         self.folder = run
+        self.reasons = reasons
         self.recipe = run.recipe
         check_recipe(self.recipe)
         self.events = Events(listeners)
@@ -66,6 +67,8 @@ class Trainer:
         set_up(device, self.recipe.training)
         checkpoint = load_checkpoint(self.folder)
         inherited = checkpoint.progress.inherited if checkpoint else 0
+        for text in () if checkpoint else self.reasons:
+            self.events.send("notice", text=text, about="choice")
         stream = open_stream(self.recipe, self._notice, checkpoint.progress if checkpoint else None)
         model = IncrementalModel(self.recipe, device)
         model.method.expect(len(stream.tasks))

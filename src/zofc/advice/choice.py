@@ -1,0 +1,140 @@
+"""What someone gets who names nothing but images: a backbone that is at hand, the recommended learner, tasks that fit
+the number of classes. Every choice is an ordinary setting with a reason, and gives way to what the user says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from pathlib import Path
+
+from zofc.data.source import SOURCES, kind_of
+from zofc.model.backbone import EMBEDDED, Backbone, load_backbone
+from zofc.model.catalog import CatalogEntry, backbones, is_downloaded
+from zofc.recipe import Recipe, load_recipe
+from zofc.training.device import pick_device
+from zofc.training.resolve import open_data
+
+TRAINED, CLOSED_FORM = "zo-ridge/base", "ridge/base"
+PROJECTED = ("ridge.projection=8192", "ridge.orthogonal=true")
+HUB_DEFAULT = "vit_small_patch14_dinov2.lvd142m"
+PREFERRED = (HUB_DEFAULT, "vit_base_patch14_dinov2.lvd142m", "vit_base_patch16_224.augreg_in21k",
+             "vit_small_patch16_224.augreg_in21k")  # fmt: skip
+MOST_PARAMETERS = 100_000_000  # of a backbone that is taken unasked
+USUAL_SIZE = 224  # pixels; some backbones were trained at more, which costs five times as much
+FAST_ENOUGH = 1e9  # operations of one image's forward pass, up to which an adapter is trained on a CPU
+TASKS = 5
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A recipe and why it is as it is, a sentence for each setting that was chosen."""
+
+    recipe: Recipe
+    reasons: tuple[str, ...]
+
+
+def source_of(word: str) -> str | None:
+    """The data source that a word of the command line names; a folder of images needs no more than its path."""
+    if SOURCES.knows(word.partition(":")[0]):
+        return word
+    path = Path(word).expanduser()
+    kind = None if (path / "recipe.yaml").exists() else kind_of(path)
+    return None if kind is None else f"{kind}:{word}"
+
+
+def choose_recipe(source: str | None = None, overrides: Sequence[str] = ()) -> Choice:
+    """A recipe for a source of images, or for a learner that will be given some; `overrides` win over every choice."""
+    given = {key: value for key, _, value in (override.partition("=") for override in overrides)}
+    changes: list[str] = [] if source is None else [f"data.source={source}"]
+    reasons: list[str] = []
+
+    def choose(change: str, reason: str) -> None:
+        key = change.partition("=")[0]
+        if key not in given:
+            changes.append(change)
+            reasons.append(reason)
+
+    if "backbone.name" not in given:
+        name, reason = _pick_backbone(source)
+        choose(f"backbone.name={name}", reason)
+    general = [override for override in overrides if override.startswith(("backbone.", "data.", "training.", "seed="))]
+    plain = load_recipe(CLOSED_FORM, [*changes, *general])
+    backbone = load_backbone(plain.backbone, plain.seed)
+    size = _pick_size(backbone)
+    if size != backbone.image_size:
+        choose(
+            f"backbone.image_size={size}",
+            f"images of {size} px: at the {backbone.image_size} px that the backbone was trained at, each would take "
+            f"{(backbone.image_size / size) ** 2:.0f} times as long",
+        )
+    if source is not None:
+        classes = len(open_data(plain, source, lambda _: None).classes)
+        increment = _pick_increment(classes)
+        choose(f"data.increment={increment}", f"{classes} classes in tasks of {increment}")
+    size = int(given.get("backbone.image_size") or size)
+    family, more, reason = _pick_learner(backbone, size, given)
+    return Choice(load_recipe(family, [*changes, *more, *overrides]), (*reasons, reason))
+
+
+# -- single choices --------------------------------------------------------------------------------------------------
+
+
+def _pick_backbone(source: str | None) -> tuple[str, str]:
+    """The name of a backbone, and why it."""
+    if source is not None and source.partition(":")[0] == "glyphs":
+        return EMBEDDED, "the embedded backbone, which was trained on characters"
+    found = [(entry.name, entry.backbone.parameters) for entry in _at_hand() if entry.backbone is not None]
+    if not found:
+        return HUB_DEFAULT, f"no weights are at hand: {HUB_DEFAULT} is fetched from the hub"
+    fitting = [one for one in found if one[1] <= MOST_PARAMETERS]
+    name, parameters = max(fitting, key=itemgetter(1)) if fitting else min(found, key=itemgetter(1))
+    why = "it is at hand" if len(found) == 1 else f"the largest of {len(found)} at hand"
+    return name, f"the backbone is {name}, {parameters / 1e6:.0f} M parameters: {why}"
+
+
+def backbones_at_hand() -> list[str]:
+    """The names of the user's weight files and of preferred models that were downloaded before; the embedded backbone
+    where there is none."""
+    return [entry.name for entry in _at_hand()] or [EMBEDDED]
+
+
+def _at_hand() -> Iterator[CatalogEntry]:
+    """Weight files of the user, and preferred models that were downloaded before."""
+    for entry in backbones():
+        if entry.weights not in ("package", "file"):
+            break  # those of timm follow, which are many
+        if entry.weights == "file":
+            yield entry
+    for name in filter(is_downloaded, PREFERRED):
+        yield from backbones(name)
+
+
+def _pick_size(backbone: Backbone) -> int:
+    """The usual size, in whole patches, for a backbone of larger images."""
+    patch = int(backbone.vit.patch_embed.feat_ratio())
+    return min(backbone.image_size, USUAL_SIZE // patch * patch or patch)
+
+
+def _pick_learner(backbone: Backbone, size: int, given: Mapping[str, str]) -> tuple[str, Sequence[str], str]:
+    """A family of recipes, settings for it, and why it."""
+    device = pick_device(given.get("training.device", "auto"))
+    operations = 2 * backbone.parameters * backbone.tokens * (size / backbone.image_size) ** 2
+    asked = any(key.startswith(("optimize.", "peft.")) for key in given)
+    if device.type == "cpu" and operations > FAST_ENOUGH and not asked:
+        reason = (
+            "the learner is ridge regression on a random projection of the features: on a CPU, steps of this backbone "
+            f"take too long to train an adapter ({TRAINED} trains one all the same)"
+        )
+        return CLOSED_FORM, PROJECTED, reason
+    reason = (
+        "the learner is ZO-Ridge: an adapter is trained in the first task, and answers only where it does better than "
+        "the frozen features on images held back from it"
+    )
+    return TRAINED, ["preset=fast"] if device.type == "cuda" and "preset" not in given else [], reason
+
+
+def _pick_increment(classes: int) -> int:
+    """Classes a task: a few tasks of several classes, or a single one of up to three classes."""
+    return classes if classes <= 3 else max(2, math.ceil(classes / TASKS))

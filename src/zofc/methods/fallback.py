@@ -1,0 +1,75 @@
+"""A closed-form readout that is never much worse than without an adapter: regressions on the adapted and on the frozen
+features learn side by side, and the one with more right answers so far speaks.
+
+Only images that neither regression was fitted on are counted, and of a task that moved the adapter only those that its
+steps did not see either. Both answer the same images, so of two classifiers that are equally good each is chosen as
+often, and a difference shows in few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from zofc.model.ridge import RidgeHead
+
+CHOICES = ("adapted", "frozen")
+
+
+class FallbackReadout(nn.Module):
+    """Two regressions and how often each was right. `make` makes one."""
+
+    right: Tensor  # (choices,)
+    asked: Tensor  # images
+
+    def __init__(self, make: Callable[[], RidgeHead], device: torch.device) -> None:
+        super().__init__()
+        self.heads = nn.ModuleDict({name: make() for name in CHOICES})
+        self.register_buffer("right", torch.zeros(len(CHOICES), dtype=torch.int64, device=device))
+        self.register_buffer("asked", torch.zeros((), dtype=torch.int64, device=device))
+
+    @property
+    def choice(self) -> str:
+        """Which features answer: the frozen ones unless the adapted ones are better."""
+        adapted, frozen = self.right.tolist()
+        return "adapted" if adapted > frozen else "frozen"
+
+    @property
+    def chosen(self) -> RidgeHead:
+        """The regression that answers."""
+        head = self.heads[self.choice]
+        assert isinstance(head, RidgeHead)
+        return head
+
+    def grow(self, classes: int) -> None:
+        """Make room for the classes of a new task."""
+        for head in self._heads():
+            head.grow(classes)
+
+    def learn(self, both: Tensor, labels: Tensor, seed: Callable[[], np.random.Generator], unseen: Tensor) -> str:
+        """Include a task with its features (images, choices, width), of which `unseen` were not trained on; what is
+        chosen, and why."""
+        before = self.choice if self.asked else None
+        for number, head in enumerate(self._heads()):
+            left = head.learn(both[:, number], labels, seed())
+            fair = torch.isin(left.images, unseen)
+            guesses = left.scores.argmax(-1).cpu()[fair]
+            self.right[number] += (guesses == labels.cpu()[left.images[fair]]).sum()
+        self.asked += fair.sum()
+        return self._explain(before)
+
+    def _explain(self, before: str | None) -> str:
+        if not self.asked:
+            return "the frozen features answer: there are too few images to tell whether the adapter helps"
+        adapted, frozen = (100 * float(count) / int(self.asked) for count in self.right)
+        verb = "answer" if self.choice == before else "answer now" if before else "answer"
+        return (
+            f"the {self.choice} features {verb}: of {int(self.asked)} images that the adapter was not trained on, "
+            f"{adapted:.1f} % are right with it, {frozen:.1f} % without"
+        )
+
+    def _heads(self) -> list[RidgeHead]:
+        return [head for head in self.heads.values() if isinstance(head, RidgeHead)]
