@@ -524,6 +524,7 @@ def test_ridge_regression_trains_nothing(setting: str) -> None:
         "projection": 0,
         "orthogonal": False,
         "budget": 64_000_000,
+        "fallback": False,
         "strength_from": "all",
     }
     assert recipe_presets(f"ridge/{setting}") == ["paper", "controlled"]
