@@ -35,7 +35,7 @@ from zofc.data.glyph_alphabet import Character, benchmark_characters, pretrainin
 from zofc.data.glyph_drawing import SIDE
 from zofc.data.glyph_styles import DEFAULT, STYLES, Style, style
 from zofc.data.glyphs import draw_numbered
-from zofc.model.backbone import GEOMETRY
+from zofc.model.geometry import GEOMETRY
 
 WEIGHTS = Path(__file__).resolve().parents[1] / "src" / "zofc" / "model" / "weights" / "embedded.safetensors"
 HYPERPARAMETERS = {

@@ -17,6 +17,7 @@ from zofc.recipe.schema import (
     Strict,
     TrainingSettings,
     ViewSettings,
+    is_weights_path,
     values_of_0_1,
 )
 
@@ -38,6 +39,7 @@ __all__ = [
     "ViewSettings",
     "change_recipe",
     "dump_recipe",
+    "is_weights_path",
     "load_recipe",
     "recipe_names",
     "recipe_presets",

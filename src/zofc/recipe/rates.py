@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 from zofc.recipe.files import find_file, read_extended, read_table, shipped_tables
 from zofc.recipe.layers import Key, Layer, Origin, Problem, Value, merge
-from zofc.recipe.schema import BackboneSettings, Group
+from zofc.recipe.schema import BackboneSettings, Group, is_weights_path
 
 RATES_FILE = "_rates.yaml"
 SEARCH_COMMAND = "python -m zofc.evidence rates --out rates.json"
@@ -20,8 +20,8 @@ SAME_AS_SEARCHED = ("order", "optimizer")  # with another one, a rate means some
 
 
 def weights_name(backbone: str) -> str:
-    """What the table calls a backbone: its timm name, or the name of its weight file."""
-    return PurePath(backbone).stem if backbone.endswith((".safetensors", ".npz")) else backbone
+    """What the table calls a backbone: its timm name, or the name of its weight file or folder."""
+    return PurePath(backbone).stem if is_weights_path(backbone) else backbone
 
 
 def searched_rates(recipe: Layer, given: Layer) -> Layer:

@@ -48,6 +48,12 @@ def values_of_0_1(method: object, variant: object, head: object) -> dict[str, di
 
 
 PAPER_BACKBONE = "vit_base_patch16_224.augreg_in21k"
+WEIGHT_SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
+
+
+def is_weights_path(backbone: str) -> bool:
+    """Whether a backbone's name is a path: timm's names have neither a slash nor a file's suffix."""
+    return backbone.endswith(WEIGHT_SUFFIXES) or "/" in backbone
 
 
 class Strict(BaseModel):
@@ -125,11 +131,15 @@ class BackboneSettings(Strict):
     """The frozen vision transformer."""
 
     name: str = Field(
-        "embedded", description="embedded, a timm ViT name, or a .safetensors/.npz file, also below $ZOFC_DATA"
+        "embedded",
+        description="embedded, a timm ViT name, a weight file (.safetensors, .pth, .pt, .bin, .npz) or a folder of "
+        "Hugging Face or timm, also below $ZOFC_DATA",
     )
-    architecture: str | None = Field(None, description="timm name for a local file that does not describe itself")
+    architecture: str | None = Field(None, description="timm name for local weights that do not describe themselves")
     pretrained: bool = Field(True, description="false: random weights (tests, ablations)")
-    checksum: str | None = Field(None, description="sha256 that a local weight file must have")
+    checksum: str | None = Field(
+        None, description="sha256 that a local weight file must have; of a folder, see the guide"
+    )
     image_size: Positive | None = Field(
         None, description="pixels a side that it takes, if not its own; positions are resampled"
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from zofc.errors import ZofcError
 from zofc.metrics import METRICS
-from zofc.recipe import PAPER_BACKBONE
+from zofc.recipe import PAPER_BACKBONE, is_weights_path
 from zofc.report.grid import Grid
 from zofc.report.labels import data_split, labels, learning_rates, placement
 from zofc.runfolder import Run
@@ -178,7 +178,7 @@ def paper_differences(record: Run) -> list[str]:
     """How a run's backbone and data differ from the paper's, which makes its numbers not comparable."""
     differences = []
     backbone = str(record.setting("backbone.name"))
-    if backbone.endswith((".safetensors", ".npz")):
+    if is_weights_path(backbone):
         differences.append(f"backbone weights from {backbone}, not checked to be {PAPER_BACKBONE}")
     elif backbone != PAPER_BACKBONE:
         differences.append(f"backbone {backbone} instead of {PAPER_BACKBONE}")

@@ -1,0 +1,275 @@
+"""What model families call the parameters of a vision transformer, and their conversion to timm's names.
+
+A naming is data: the family's name of each module or parameter, with `{}` for the block's number, beside timm's.
+Separate queries, keys and values are joined into timm's `qkv`. Every tensor of the vision tower must have a timm name
+or be among those that features do not depend on; what is missing is found when the tensors are loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from zofc.errors import WeightsError
+
+PARTS = ("q", "k", "v")  # of the projection that timm calls qkv
+LEAF = "patch_embed.proj.weight"
+
+
+@dataclass(frozen=True)
+class Naming:
+    """How a family calls a vision transformer's parameters."""
+
+    family: str
+    patches: str  # its name of timm's patch_embed.proj.weight, by which the tower's prefix is found
+    names: Mapping[str, str]  # a module or a parameter, `{}` for the block's number → timm's; empty: timm's own names
+    unused: tuple[str, ...] = ()  # beginnings of names in the tower that the features do not depend on
+
+
+@dataclass(frozen=True)
+class Tower:
+    """The tensors of a vision transformer, in fp32 by timm's names, and those that its features do not depend on."""
+
+    tensors: dict[str, Tensor]
+    unused: dict[str, Tensor]
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes by name, the unused ones included: a mask token tells how a model was trained."""
+        return {name: tuple(value.shape) for name, value in {**self.unused, **self.tensors}.items()}
+
+
+def _blocks(prefix: str, names: Mapping[str, str]) -> dict[str, str]:
+    return {f"{prefix}.{{}}.{theirs}": f"blocks.{{}}.{timms}" for theirs, timms in names.items()}
+
+
+TIMM = Naming(
+    "timm",
+    LEAF,
+    {},
+    ("head.", "head_dist.", "fc.", "pre_logits.", "mask_token", "masked_embed", "decoder_", "dino_head.", "ibot_head."),
+)
+_HF_EMBEDDINGS = {
+    "embeddings.cls_token": "cls_token",
+    "embeddings.distillation_token": "dist_token",
+    "embeddings.register_tokens": "register_tokens",
+    "embeddings.position_embeddings": "pos_embed",
+    "embeddings.patch_embeddings.projection": "patch_embed.proj",
+    "layernorm": "norm",
+}
+_HF_ATTENTION = {
+    "attention.attention.query": "attn.q",
+    "attention.attention.key": "attn.k",
+    "attention.attention.value": "attn.v",
+    "attention.output.dense": "attn.proj",
+}
+_HF_UNUSED = ("pooler.", "classifier.", "embeddings.mask_token")
+HF_VIT = Naming(
+    "Hugging Face ViT",
+    "embeddings.patch_embeddings.projection.weight",
+    {
+        **_HF_EMBEDDINGS,
+        **_blocks(
+            "encoder.layer",
+            {
+                **_HF_ATTENTION,
+                "layernorm_before": "norm1",
+                "layernorm_after": "norm2",
+                "intermediate.dense": "mlp.fc1",
+                "output.dense": "mlp.fc2",
+                "norm1": "norm1",  # DINOv2
+                "norm2": "norm2",
+                "mlp.fc1": "mlp.fc1",
+                "mlp.fc2": "mlp.fc2",
+                "mlp.weights_in": "mlp.fc1",
+                "mlp.weights_out": "mlp.fc2",
+                "layer_scale1.lambda1": "ls1.gamma",
+                "layer_scale2.lambda1": "ls2.gamma",
+            },
+        ),
+    },
+    _HF_UNUSED,
+)
+HF_CLIP = Naming(
+    "Hugging Face CLIP",
+    "embeddings.patch_embedding.weight",
+    {
+        "embeddings.class_embedding": "cls_token",
+        "embeddings.position_embedding.weight": "pos_embed",
+        "embeddings.patch_embedding": "patch_embed.proj",
+        "pre_layrnorm": "norm_pre",
+        "post_layernorm": "norm",
+        **_blocks(
+            "encoder.layers",
+            {
+                "self_attn.q_proj": "attn.q",
+                "self_attn.k_proj": "attn.k",
+                "self_attn.v_proj": "attn.v",
+                "self_attn.out_proj": "attn.proj",
+                "layer_norm1": "norm1",
+                "layer_norm2": "norm2",
+                "mlp.fc1": "mlp.fc1",
+                "mlp.fc2": "mlp.fc2",
+            },
+        ),
+    },
+    ("embeddings.position_ids",),
+)
+NAMINGS = (TIMM, HF_VIT, HF_CLIP)
+
+RESNETS: dict[tuple[tuple[int, ...], bool], int] = {  # blocks per stage and whether they are bottlenecks → depth
+    ((2, 2, 2, 2), False): 18,
+    ((3, 4, 6, 3), False): 34,
+    ((3, 4, 6, 3), True): 50,
+    ((3, 4, 23, 3), True): 101,
+    ((3, 8, 36, 3), True): 152,
+}
+OTHER_MODELS = (  # the end of a parameter's name that tells what else a checkpoint is
+    ("visual.class_embedding", "an OpenAI CLIP or open_clip model"),
+    ("visual.trunk.patch_embed.proj.weight", "an open_clip model with a timm tower"),
+    ("attn.relative_position_bias_table", "a Swin transformer or BEiT, with relative positions"),
+    ("gamma", "a ConvNeXt model"),
+    ("word_embeddings.weight", "a text model"),
+    ("embed_tokens.weight", "a text model"),
+    ("wte.weight", "a text model"),
+    ("shared.weight", "a text model"),
+    ("lora_A.weight", "a LoRA adapter, without the model that it belongs to"),
+    ("lora_A.default.weight", "a LoRA adapter, without the model that it belongs to"),
+    ("time_embedding.linear_1.weight", "a diffusion model"),
+    ("running_mean", "a convolutional network"),
+)
+
+
+def to_timm_names(tensors: Mapping[str, Tensor], path: Path) -> Tower:
+    """The vision transformer among named tensors, whatever family they come from."""
+    naming, prefix = find_tower(tensors, path)
+    own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+    unused = {name: value for name, value in own.items() if name.startswith(naming.unused)}
+    names = {name: _timm_name(name, naming) for name in own if name not in unused}
+    renamed = {timms: own[name].float() for name, timms in names.items() if timms is not None}
+    unknown = [name for name, timms in names.items() if timms is None]
+    if unknown:
+        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
+        raise WeightsError(
+            f"backbone.name: {path} is a {naming.family} model with parts that timm's VisionTransformer does not have: "
+            f"{', '.join(unknown[:3])}{more}"
+        )
+    return Tower(_without_chunks(_with_shapes(_split_registers(_join_projections(renamed, path)))), unused)
+
+
+def find_tower(names: Iterable[str], path: Path) -> tuple[Naming, str]:
+    """The naming of a vision transformer's parameters, and what they all begin with. Of several towers, as training
+    by self-distillation keeps them, the teacher's is taken."""
+    keys = list(names)
+    towers = [
+        (naming, key.removesuffix(naming.patches))
+        for naming in NAMINGS
+        for key in keys
+        if key == naming.patches or key.endswith(f".{naming.patches}")
+    ]
+    towers = [tower for tower in towers if "visual" not in tower[1].split(".") and _has_blocks(keys, *tower)]
+    teachers = [tower for tower in towers if "teacher" in tower[1].split(".")]
+    if len(towers) > 1 and len(teachers) == 1:
+        return teachers[0]
+    if len(towers) > 1:
+        prefixes = ", ".join(prefix or "no prefix" for _, prefix in towers)
+        raise WeightsError(
+            f"backbone.name: {path} holds several vision transformers ({prefixes}); save the state dict of one of them"
+        )
+    if not towers:
+        raise WeightsError(
+            f"backbone.name: {path} is {describe_content(keys)}; only vision transformers are supported, with the "
+            "names of timm, DINO, DINOv2 or MAE, or of ViT, DeiT, DINOv2 and CLIP in Hugging Face transformers"
+        )
+    return towers[0]
+
+
+def _has_blocks(keys: list[str], naming: Naming, prefix: str) -> bool:
+    """Whether a tower is a plain stack of blocks, which one with timm's patch embedding need not be."""
+    return naming is not TIMM or any(key.startswith(f"{prefix}blocks.0.") for key in keys)
+
+
+def describe_content(names: Iterable[str]) -> str:
+    """What a checkpoint without a vision transformer is, by the names of its parameters."""
+    keys = list(names)
+    depth = _resnet_depth(keys)
+    if depth:
+        return f"a {depth} checkpoint"
+    for ending, content in OTHER_MODELS:
+        if any(key == ending or key.endswith(f".{ending}") for key in keys):
+            return f"the checkpoint of {content}"
+    return f"no known model (its tensors are {', '.join(keys[:3])}{', …' * (len(keys) > 3)})"
+
+
+def _resnet_depth(keys: list[str]) -> str:
+    found = [re.search(r"(?:^|\.)layer([1-4])\.(\d+)\.conv1\.weight$", key) for key in keys]
+    blocks = [(int(match[1]), int(match[2])) for match in found if match]
+    if not blocks:
+        return ""
+    stages = tuple(len([1 for stage, _ in blocks if stage == number]) for number in range(1, 5))
+    depth = RESNETS.get((stages, any(key.endswith(".conv3.weight") for key in keys)))
+    return f"ResNet-{depth}" if depth else "ResNet"
+
+
+def _timm_name(name: str, naming: Naming) -> str | None:
+    if not naming.names:
+        return _RENAMED_BY_AUTHORS.sub(lambda match: _AUTHORS_NAMES[match[0]], name)
+    parts = name.split(".")
+    number = next((part for part in parts if part.isdigit()), "")
+    pattern = ".".join("{}" if part.isdigit() else part for part in parts)
+    if pattern in naming.names:
+        return naming.names[pattern].format(number)
+    module, _, leaf = pattern.rpartition(".")
+    return f"{naming.names[module].format(number)}.{leaf}" if module in naming.names else None
+
+
+_AUTHORS_NAMES = {".mlp.w12.": ".mlp.fc1.", ".mlp.w3.": ".mlp.fc2.", ".gamma_1": ".ls1.gamma", ".gamma_2": ".ls2.gamma"}
+_RENAMED_BY_AUTHORS = re.compile("|".join(map(re.escape, _AUTHORS_NAMES)))  # DINOv2's SwiGLU, DeiT III's layer scale
+
+
+def _join_projections(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """Queries, keys and values, one below the other, as timm's `qkv`."""
+    joined = dict(tensors)
+    for key in tensors:
+        if not (match := re.fullmatch(r"(blocks\.\d+\.attn)\.[qkv]\.(weight|bias)", key)):
+            continue
+        target = f"{match[1]}.qkv.{match[2]}"
+        if target not in joined:
+            names = [f"{match[1]}.{part}.{match[2]}" for part in PARTS]
+            if missing := [name for name in names if name not in tensors]:
+                raise WeightsError(
+                    f"backbone.name: {path} does not fit its architecture: {missing[0]} is missing beside {key}"
+                )
+            joined[target] = torch.cat([tensors[name] for name in names])
+        del joined[key]
+    return joined
+
+
+def _split_registers(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """DINOv2's registers have no positions: in timm then neither has the class token, whose position is added to it."""
+    if "register_tokens" not in tensors:
+        return tensors
+    rest = dict(tensors)
+    rest["reg_token"] = rest.pop("register_tokens")
+    positions = rest["pos_embed"]
+    rest["cls_token"] = rest["cls_token"] + positions[:, :1]
+    rest["pos_embed"] = positions[:, 1:]
+    return rest
+
+
+def _with_shapes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tokens and positions as (1, tokens, width)."""
+    return {
+        name: value.reshape(1, -1, value.shape[-1]) if name in ("cls_token", "pos_embed") and value.dim() < 3 else value
+        for name, value in tensors.items()
+    }
+
+
+def _without_chunks(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """DINOv2's training keeps blocks in chunks, `blocks.CHUNK.NUMBER.`, with numbers that count all blocks."""
+    return {re.sub(r"^blocks\.\d+\.(\d+)\.", r"blocks.\1.", name): value for name, value in tensors.items()}
