@@ -19,7 +19,15 @@ from zofc.model.checkpoints import sha256
 from zofc.model.geometry import empty_vit, set_image_size, statistics
 from zofc.model.hub import cached_weights, why_unreachable
 from zofc.model.vit import STARTED, Inserts, Place, State
-from zofc.model.weight_files import LocalVit, find_weights, first_line, load_tensors, load_weights, named_init
+from zofc.model.weight_files import (
+    NPZ_SUFFIX,
+    LocalVit,
+    find_weights,
+    first_line,
+    load_tensors,
+    load_weights,
+    named_init,
+)
 from zofc.recipe import BackboneSettings, is_weights_path
 
 EMBEDDED = "embedded"
@@ -159,7 +167,7 @@ def _from_timm(recipe: BackboneSettings, seed: int) -> Backbone:
             set_image_size(_known(empty_vit(name), name), recipe.image_size, name)
         if cached is None and (reason := why_unreachable(name)):
             raise _not_fetched(name, reason)
-    overlay = {"file": str(cached)} if cached else None
+    overlay = {"file": str(cached), "custom_load": cached.suffix == NPZ_SUFFIX} if cached else None
     with named_init(seed):
         try:
             vit = timm.create_model(name, pretrained=recipe.pretrained, pretrained_cfg_overlay=overlay, num_classes=0)

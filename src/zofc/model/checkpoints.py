@@ -125,53 +125,62 @@ def _truncated(path: Path, extent: str) -> WeightsError:
 
 
 def _load_torch(path: Path, start: bytes) -> Any:
-    if not _is_torch(start):
-        raise WeightsError(
-            f"backbone.name: {path} is neither a safetensors file nor a torch checkpoint; give one of them, a "
-            "published .npz file or a folder with config.json"
-        )
     zipped = start.startswith(b"PK")
-    if zipped and not zipfile.is_zipfile(path):
-        raise _truncated(path, "the end of its zip archive is missing")
+    problem = _zip_problem(path) if zipped else ""
+    if not _is_torch(start):
+        problem = (
+            "is neither a safetensors file nor a torch checkpoint; give one of these, or a folder with config.json"
+        )
+    elif path.suffix == SAFETENSORS_SUFFIX:  # by which torch would read it
+        problem = problem or "is a torch checkpoint, not a safetensors file; rename it to .pth"
+    if problem:
+        raise WeightsError(f"backbone.name: {path} {problem}")
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):  # training options, plain data
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except (RuntimeError, ValueError, EOFError, OSError, KeyError, pickle.UnpicklingError) as error:
-        raise WeightsError(f"backbone.name: {path} {_refusal(path, zipped, error)}") from error
+        raise WeightsError(f"backbone.name: {path} {_refusal(path, error)}") from error
 
 
-def _refusal(path: Path, zipped: bool, error: Exception) -> str:
+def _zip_problem(path: Path) -> str:
+    """Why a zip archive is no torch checkpoint; empty if it is one."""
+    if not zipfile.is_zipfile(path):
+        return "is truncated (the end of its zip archive is missing); download it again"
+    with zipfile.ZipFile(path) as archive:
+        entries = {name.rpartition("/")[2] for name in archive.namelist()}
+    if "constants.pkl" in entries:
+        command = _save_command(path).replace("torch.load", "torch.jit.load").replace(", weights_only=False", "")
+        return f"is a TorchScript archive, a program with weights; save them alone, where you trust it: {command}"
+    return "" if "data.pkl" in entries else "is a zip archive, not a checkpoint; extract it and give the file in it"
+
+
+def _refusal(path: Path, error: Exception) -> str:
     """What a checkpoint is that torch did not load, and the remedy."""
-    command = SAVE_COMMAND.format(path=path.name, target=path.with_suffix(SAFETENSORS_SUFFIX).name)
-    if zipped:
-        with zipfile.ZipFile(path) as archive:
-            entries = {name.partition("/")[2] for name in archive.namelist()}
-        if "constants.pkl" in entries:
-            return (
-                "is a TorchScript archive, a program with its weights; save its weights alone, where you trust it: "
-                f"{command.replace('torch.load', 'torch.jit.load').replace(', weights_only=False', '')}"
-            )
-        if "data.pkl" not in entries:
-            return "is a zip archive without a torch checkpoint; extract it and give the checkpoint in it"
-    if isinstance(error, EOFError) or "unexpected EOF" in str(error):
+    if isinstance(error, EOFError):
         return "is truncated; download it again"
     if not isinstance(error, pickle.UnpicklingError):
         return f"is not a readable torch checkpoint: {str(error).splitlines()[0][:200]}"
-    classes = _pickled_classes(path) if zipped else []
-    content = (
-        f"pickled objects ({', '.join(classes[:3])}{', …' * (len(classes) > 3)})" if classes else "pickled objects"
-    )
+    classes = _pickled_classes(path)
+    examples = f" ({', '.join(classes[:3])}{', …' * (len(classes) > 3)})" if classes else ""
+    is_model = any(name.startswith("torch.nn.modules.") for name in classes)
+    content = "is a whole pickled model" if is_model else "holds pickled objects beside tensors"
     return (
-        f"holds {content} beside tensors, such as a whole model, and loading them would run code of the file. Save its "
-        f"weights alone, where you trust it and its packages are installed: {command}"
+        f"{content}{examples}, and loading it would run code of the file. Save its weights alone, where you trust it "
+        f"and its packages are installed: {_save_command(path)}"
     )
+
+
+def _save_command(path: Path) -> str:
+    return SAVE_COMMAND.format(path=path, target=path.with_suffix(SAFETENSORS_SUFFIX))
 
 
 def _pickled_classes(path: Path) -> list[str]:
+    """The classes that a checkpoint needs beside torch's tensors, torch's own last; none known for old formats."""
     try:
-        return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except (ValueError, RuntimeError, pickle.UnpicklingError):
         return []
+    return sorted(names, key=lambda name: (name.startswith("torch."), name))
 
 
 def unwrap(content: Any, path: Path) -> dict[str, Tensor]:
