@@ -578,15 +578,16 @@ def test_the_catalogue_lists_checkpoints_and_folders(tmp_path: Path, monkeypatch
     folder = write_folder(tmp_path / "backbones" / "my-clip", "clip")
     (folder / "model.safetensors").write_bytes(b"not read")
     write_config(tmp_path / "backbones" / "my-bert", {"model_type": "bert"})
+    write_config(tmp_path / "backbones" / "my-half", MODELS["vit"]["config"])  # without its weights
     (tmp_path / "backbones" / "my-notes").mkdir()
     (tmp_path / "backbones" / "my-dino.pth").write_bytes(b"not read")
     monkeypatch.setenv("ZOFC_DATA", str(tmp_path))
     entries = {entry.name: entry for entry in backbones("my-")}
-    assert list(entries) == ["backbones/my-bert", "backbones/my-clip", "backbones/my-dino.pth"]
+    assert list(entries) == [f"backbones/my-{name}" for name in ("bert", "clip", "dino.pth", "half")]
     clip = entries["backbones/my-clip"]
-    assert clip.weights == "folder" and clip.backbone is not None
+    assert clip.weights == "file" and clip.backbone is not None
     assert (clip.backbone.width, clip.backbone.depth, clip.backbone.image_size) == (24, 2, 16)
-    assert entries["backbones/my-bert"].backbone is None
+    assert entries["backbones/my-bert"].backbone is None and entries["backbones/my-half"].backbone is None
     assert entries["backbones/my-dino.pth"].backbone is None and entries["backbones/my-dino.pth"].weights == "file"
 
 

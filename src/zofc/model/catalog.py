@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from zofc.errors import WeightsError
 from zofc.model.backbone import EMBEDDED, Backbone, embedded_weights
 from zofc.model.checkpoints import SAFETENSORS_SUFFIX
-from zofc.model.folders import CONFIG, vit_of_folder
+from zofc.model.folders import CONFIG, vit_of_folder, weight_files
 from zofc.model.geometry import empty_vit, is_plain_vit, set_image_size, vit_of_metadata
 from zofc.model.hub import cached_weights
 from zofc.model.vit import check_known
@@ -34,9 +34,7 @@ class CatalogEntry:
 
     name: str
     backbone: Backbone | None  # without weights; None: weights that do not describe themselves
-    weights: (
-        str  # package, file or folder (under $ZOFC_DATA), cached (downloaded before) or hub (fetched when first used)
-    )
+    weights: str  # package, file (also a folder, under $ZOFC_DATA), cached (downloaded before) or hub (fetched when first used)
 
 
 def backbones(text: str = "") -> Iterator[CatalogEntry]:
@@ -47,12 +45,17 @@ def backbones(text: str = "") -> Iterator[CatalogEntry]:
             yield CatalogEntry(EMBEDDED, _describe_weights(path), "package")
     for name, path in _local_weights():
         if text in name.casefold():
-            yield CatalogEntry(name, _describe_weights(path), "folder" if path.is_dir() else "file")
+            yield CatalogEntry(name, _describe_weights(path), "file")
     for name in timm.list_pretrained(list(PATTERNS)):
         if text not in name.casefold() or not is_plain_vit(name):
             continue
         if (backbone := _from_name(name.partition(".")[0])) is not None:
-            yield CatalogEntry(name, backbone, "cached" if cached_weights(name) else "hub")
+            yield CatalogEntry(name, backbone, "cached" if is_downloaded(name) else "hub")
+
+
+def is_downloaded(name: str) -> bool:
+    """Whether the weights of a timm model are in the cache of the hub they come from."""
+    return cached_weights(name) is not None
 
 
 def _local_weights() -> list[tuple[str, Path]]:
@@ -68,6 +71,7 @@ def _describe_weights(path: Path) -> Backbone | None:
     empty = None
     with suppress(SafetensorError, OSError, WeightsError):  # those are listed without a description
         if path.is_dir():
+            weight_files(path)  # an error if some are missing
             empty = vit_of_folder(path)
             set_image_size(empty.vit, empty.image_size, path.name)
         elif path.suffix == SAFETENSORS_SUFFIX:
