@@ -251,7 +251,7 @@ def test_weight_files_that_do_not_fit_are_refused_by_name(tiny_weights: Path, tm
     wrong.write_bytes(b"not safetensors at all")
     with pytest.raises(WeightsError, match="not a readable safetensors file"):
         load_backbone(BackboneSettings(name=str(wrong)))
-    with pytest.raises(WeightsError, match="no weight file"):
+    with pytest.raises(WeightsError, match="no weight file or folder"):
         load_backbone(BackboneSettings(name=str(tmp_path / "absent.safetensors")))
     with pytest.raises(WeightsError, match=r"backbone\.checksum: .* has sha256"):
         load_backbone(BackboneSettings(name=str(tiny_weights), checksum="0" * 64))
@@ -261,7 +261,7 @@ def test_a_weight_file_is_found_below_zofc_data(tiny_weights: Path, monkeypatch:
     monkeypatch.setenv("ZOFC_DATA", str(tiny_weights.parent))
     there = load_backbone(BackboneSettings(name=tiny_weights.name))
     assert there.checksum == load_backbone(BackboneSettings(name=str(tiny_weights))).checksum
-    with pytest.raises(WeightsError, match=r"no weight file absent\.npz or .*absent\.npz"):
+    with pytest.raises(WeightsError, match=r"no weight file or folder absent\.npz or .*absent\.npz"):
         load_backbone(BackboneSettings(name="absent.npz"))
 
 

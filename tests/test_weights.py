@@ -204,7 +204,9 @@ def test_folders_that_are_no_model_are_refused(tmp_path: Path) -> None:
     (other / "open_clip_config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(WeightsError, match="is an open_clip model, which is not supported; use timm's name"):
         load(other)
-    with pytest.raises(WeightsError, match=r"no weight file .*absent/model"):
+    with pytest.raises(WeightsError, match=r"no weight file or folder facebook/dinov2.*: hf download facebook/dinov2"):
+        load(Path("facebook/dinov2-small"))
+    with pytest.raises(WeightsError, match=r"no weight file or folder .*absent/model$"):
         load(tmp_path / "absent" / "model")
     with pytest.raises(RecipeError, match="no timm model and no file or folder 'absent_model'"):
         load_backbone(BackboneSettings(name="absent_model"))

@@ -34,7 +34,7 @@ class CatalogEntry:
 
     name: str
     backbone: Backbone | None  # without weights; None: weights that do not describe themselves
-    weights: str  # package, file (also a folder, under $ZOFC_DATA), cached (downloaded before) or hub (fetched when first used)
+    weights: str  # package, file (or folder, under $ZOFC_DATA), cached (downloaded before) or hub (fetched when used)
 
 
 def backbones(text: str = "") -> Iterator[CatalogEntry]:

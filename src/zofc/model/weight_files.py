@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from zofc.model.geometry import (
 from zofc.model.naming import Tower, to_timm_names
 from zofc.model.vit import check_known
 from zofc.recipe import BackboneSettings
+from zofc.recipe.schema import WEIGHT_SUFFIXES
 
 NPZ_SUFFIX = ".npz"
 
@@ -55,11 +57,18 @@ def _places(name: str) -> list[Path]:
     return list(dict.fromkeys((path, Path(os.environ.get("ZOFC_DATA") or "", path))))  # an absolute path stays itself
 
 
+def _not_there(name: str) -> WeightsError:
+    remedy = ""
+    if re.fullmatch(r"[\w-]+/[\w.-]+", name) and not name.endswith(WEIGHT_SUFFIXES):
+        remedy = f"; a model of the Hugging Face hub is given as a folder: hf download {name} --local-dir FOLDER"
+    return WeightsError(f"backbone.name: no weight file or folder {' or '.join(map(str, _places(name)))}{remedy}")
+
+
 def load_weights(recipe: BackboneSettings) -> LocalVit:
     """The ViT of the file or folder that `backbone.name` is, at the image size of its positions or of its folder."""
     path = find_weights(recipe.name)
     if path is None:
-        raise WeightsError(f"backbone.name: no weight file {' or '.join(map(str, _places(recipe.name)))}")
+        raise _not_there(recipe.name)
     checksum = sha256_of_files(described_files(path)) if path.is_dir() else sha256(path)
     if recipe.checksum and checksum != recipe.checksum.lower():
         raise WeightsError(f"backbone.checksum: {path} has sha256 {checksum}, the recipe expects {recipe.checksum}")
