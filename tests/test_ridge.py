@@ -330,12 +330,12 @@ def test_a_regression_may_answer_for_methods_that_adapt_features(tiny: Backbone,
             method.peft.blocks["0"].up_bias.add_(0.5 * (task + 1))
         labels = torch.tensor([0, 1, 0, 1, 1, 0]) + 2 * task
         method.end_task(lambda labels=labels: [(images, labels)])
-        shown.append((method.both(images) if name == "aper" else method.extract(images)).double())
+        shown.append((method.embed(images) if name == "aper" else method.extract(images)).double())
         answers.append(torch.nn.functional.one_hot(labels, 4).double())
     phi, truth = torch.cat(shown), torch.cat(answers)
     torch.testing.assert_close(method.ridge.gram, phi.mT @ phi)
     torch.testing.assert_close(method.ridge.sums, phi.mT @ truth)
-    last = method.both(images) if name == "aper" else method.extract(images)
+    last = method.embed(images) if name == "aper" else method.extract(images)
     torch.testing.assert_close(method.scores(images), method.ridge.scores(last))
     copy = get_method(name)(tiny, made)
     for task in range(2):

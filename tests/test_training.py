@@ -404,7 +404,12 @@ def test_test_images_are_decoded_once_while_there_is_room(
 
     monkeypatch.setattr(loading.Cutter, "__getitem__", counted)
     monkeypatch.setattr(trainers, "TEST_IMAGE_BYTES", room)
-    settings = ("training.loading=workers", "training.workers=0", "training.check_adapter=false")
+    settings = (
+        "training.loading=workers",
+        "training.workers=0",
+        "training.check_adapter=false",
+        "training.calibrate=false",
+    )
     found = start_run(tiny_recipe("zofc/base", *settings), tmp_path / "workers")
     train(found)
     assert len(cut) == decoded

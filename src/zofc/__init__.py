@@ -28,6 +28,10 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})
+
+
 def __getattr__(name: str) -> Any:
     """The public names, imported when first used: `import zofc` and `zofc --help` stay quick."""
     if name not in _HOMES:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -29,43 +28,83 @@ def predict(
     path: RunPath,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files, or folders of them.")],
     top: Annotated[int, typer.Option(min=1, help="How many classes to name.")] = 3,
+    reject: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help='Answer "none of these" where that is likely; a SHARE of the images of learned classes, such as 5%, '
+            "gets that answer too.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object an image.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print a table of comma-separated values.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the answers to a file: CSV, or JSON lines with --json.")
+    ] = None,
     device: DeviceName = None,
     plugin: PluginFiles = None,
 ) -> None:
     """Name the most likely classes of image files; unreadable files are reported, and the status is then 2."""
     from zofc.learner import load
+    from zofc.report import predictions as show
+    from zofc.runfolder import write_atomic
 
+    if as_json and as_csv:
+        raise typer.BadParameter("choose one of --json and --csv")
+    share = None if reject is None else parse_share(reject)
+    check_writable(output)
     learner = load(path, device)
     files, errors = _readable(images)
-    for error in errors:
+    for error in errors.values():
         print_error(error)
-    for image, best in zip(files, learner.predict(files, top), strict=True):
-        if as_json:
-            classes = [{"name": one.name, "probability": one.probability} for one in best]
-            typer.echo(json.dumps({"image": str(image), "classes": classes}, ensure_ascii=False))
-        else:
-            say(f"{image}: " + ", ".join(f"{one.name} {100 * one.probability:.1f} %" for one in best))
+    rows: list[show.Answer] = [{"image": file, "error": str(error)} for file, error in errors.items()]
+    answers = learner.predict(files, top) if share is None else learner.predict(files, top, reject=share)
+    for file, best in zip(files, answers, strict=True):
+        classes = [{"name": one.name, "probability": one.probability} for one in best or ()]
+        rows.append({"image": str(file), "classes": classes} | ({} if share is None else {"none_of_these": not best}))
+    if output is not None:
+        write_atomic(output, show.predictions_json(rows) if as_json else show.predictions_csv(rows))
+        say(f"written: {output}")
+    elif as_json or as_csv:
+        typer.echo(show.predictions_json(rows) if as_json else show.predictions_csv(rows), nl=False)
+    elif out.is_terminal:
+        out.print(show.predictions_grid(rows))
+    else:
+        for row in rows:
+            if "error" not in row:  # which has been printed
+                say(show.prediction_line(row))
     if errors:
-        raise typer.Exit(errors[0].exit_code)
+        raise typer.Exit(next(iter(errors.values())).exit_code)
 
 
-def _readable(paths: list[Path]) -> tuple[list[Path], list[ZofcError]]:
-    """The readable image files among the paths, those in folders too, and the errors of the others."""
+def parse_share(text: str) -> float:
+    """`5%` or `0.05` as 0.05."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise typer.BadParameter(f"--reject: expected a share such as 5% or 0.05, got '{text}'")
+    return share
+
+
+def _readable(paths: list[Path]) -> tuple[list[Path], dict[str, ZofcError]]:
+    """The readable image files among the paths, those in folders too, and the errors of the others by path."""
     from zofc.data import EncodedImages
     from zofc.data.decoding import find_faults
     from zofc.data.folder import images_in
 
     files: list[Path] = []
-    errors: list[ZofcError] = []
+    errors: dict[str, ZofcError] = {}
     for path in paths:
         try:
             files += images_in(path) if path.is_dir() else [path]
         except ZofcError as error:
-            errors.append(error)
+            errors[str(path)] = error
     faults = find_faults(EncodedImages(files, [str(file) for file in files]))
     readable = [file for file, fault in zip(files, faults, strict=True) if fault is None]
-    return readable, [*errors, *(fault for fault in faults if fault is not None)]
+    broken = {str(file): fault for file, fault in zip(files, faults, strict=True) if fault is not None}
+    return readable, errors | broken
 
 
 @app.command()
@@ -113,6 +152,7 @@ def evaluate(
         "classes": list(result.classes),
         "confusion": result.confusion.tolist(),
         "left_out": list(result.left_out),
+        "calibration_error": result.calibration_error,
     }
     for table in evaluation_tables(content, result.confused()):
         out.print(table)

@@ -1,4 +1,5 @@
-"""Batches for training and testing, of images kept on the device or decoded one by one by worker processes.
+"""Batches for training and testing, of images kept on the device or decoded one by one by workers: processes, or
+threads, which a program that has threads of its own needs (a process forked from it may wait forever for a lock).
 
 Batch k of an epoch is a pure function of the epoch's name and k: order and crops are drawn here, whichever
 way the pixels come, so a resumed run skips the batches it has seen at no cost. On CUDA a batch is made while
@@ -9,11 +10,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -31,6 +34,8 @@ from zofc.errors import DataError
 Route = Literal["auto", "workers", "device"]
 Batch = tuple[Tensor, Tensor]  # inputs (n, 3, s, s) float32, labels (n,) int64
 Cut = tuple[Tensor, Tensor]  # which images (n,), their pixels 0…255 (n, 3, s, s)
+PIECE = 8  # images that a thread decodes at a time
+AHEAD = 2  # batches that threads make at a time
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,13 @@ class Request:
 
     indices: NDArray[np.int64]
     crops: Crops | None  # None: the test view
+
+    def pieces(self, size: int) -> Iterator[Request]:
+        """The same batch in requests of at most `size` images."""
+        for start in range(0, len(self.indices), size):
+            some = slice(start, start + size)
+            crops = None if self.crops is None else Crops(self.crops.boxes[some], self.crops.flips[some])
+            yield Request(self.indices[some], crops)
 
 
 class Loader:
@@ -57,6 +69,7 @@ class Loader:
         device: torch.device | str,
         path: Route = "auto",
         workers: int = 2,
+        threads: bool = False,  # whether workers are threads of this process
         stream: bool = False,
         ahead: bool | None = None,  # whether a batch is begun before it is asked for; by default on CUDA
         keep: int = 0,  # bytes for images that were decoded and cut for the test view, for the next time
@@ -64,7 +77,7 @@ class Loader:
         self.image_set = image_set
         self.train_view, self.test_view = train_view, test_view
         self.device = torch.device(device)
-        self.workers = workers
+        self.workers, self.threads = workers, threads
         self.stream = stream
         self.trained: NDArray[np.int64] | None = None  # the images that epochs are made of; None: all
         self.kept: dict[int, list[Cut]] = {}  # the test view's, by the size of a batch
@@ -148,15 +161,16 @@ class Loader:
 
     def _cuts(self, requests: Iterator[Request], kept: int | None) -> Iterator[Cut]:
         """Cut images, as they are made or as they were kept when all batches of this size were made before."""
+        by_workers = self._by_threads if self.threads else self._by_processes
         if self.path == "device":
             yield from self._at_once(requests)
         elif kept is None:
-            yield from self._by_workers(requests)
+            yield from by_workers(requests)
         elif kept in self.kept:
             yield from self.kept[kept]
         else:
             cuts = []
-            for cut in self._by_workers(requests):
+            for cut in by_workers(requests):
                 cuts.append((cut[0].clone(), cut[1].clone()))  # out of what is shared with the worker
                 yield cut
             self.kept = {kept: cuts}
@@ -170,9 +184,30 @@ class Loader:
             else:
                 yield indices, self.train_view.cut_batch(images, request.crops)
 
-    def _by_workers(self, requests: Iterator[Request]) -> Iterator[Cut]:
+    @property
+    def _cutter(self) -> Cutter:
+        return Cutter(self.image_set.images, self.train_view, self.test_view)
+
+    def _by_threads(self, requests: Iterator[Request]) -> Iterator[Cut]:
+        """Few images are decoded by the thread that asks for them, which nothing is faster than."""
+        cutter = self._cutter
+        if not self.workers or len(self.image_set) <= PIECE:
+            yield from map(cutter.cut, requests)
+            return
+        pool = ThreadPoolExecutor(self.workers, "decoding")
+        try:
+            begun = ([pool.submit(cutter.cut, piece) for piece in request.pieces(PIECE)] for request in requests)
+            upcoming = deque(islice(begun, AHEAD))
+            while upcoming:
+                indices, pixels = zip(*(piece.result() for piece in upcoming.popleft()), strict=True)
+                upcoming.extend(islice(begun, 1))
+                yield torch.cat(indices), torch.cat(pixels)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _by_processes(self, requests: Iterator[Request]) -> Iterator[Cut]:
         batches = DataLoader(
-            Cutter(self.image_set.images, self.train_view, self.test_view),
+            self._cutter,
             batch_size=None,  # a request is a whole batch
             sampler=requests,  # read in this process
             num_workers=self.workers,
@@ -249,12 +284,16 @@ class Cutter(Dataset[Cut | DataError]):
 
     def __getitem__(self, request: Request) -> Cut | DataError:
         try:
-            images = (self.images.load(int(index)) for index in request.indices)
-            if (crops := request.crops) is None:
-                pixels = [self.test_view.cut(image) for image in images]
-            else:
-                cuts = zip(images, crops.boxes, crops.flips, strict=True)
-                pixels = [self.train_view.cut(image, box, bool(flip)) for image, box, flip in cuts]
+            return self.cut(request)
         except DataError as error:  # as a value: a DataLoader would bury its message in a traceback
             return error
+
+    def cut(self, request: Request) -> Cut:
+        """The images of a request, decoded and cut."""
+        images = (self.images.load(int(index)) for index in request.indices)
+        if (crops := request.crops) is None:
+            pixels = [self.test_view.cut(image) for image in images]
+        else:
+            cuts = zip(images, crops.boxes, crops.flips, strict=True)
+            pixels = [self.train_view.cut(image, box, bool(flip)) for image, box, flip in cuts]
         return torch.from_numpy(request.indices), torch.stack(pixels)

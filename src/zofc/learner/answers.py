@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
+
+from zofc.training.calibration import calibration_error
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Evaluation:
     per_class: dict[str, float]
     confusion: NDArray[np.int64]  # (true, predicted)
     left_out: tuple[str, ...] = ()  # classes of the source that were never learned
+    calibration_error: float | None = None  # percent: how far probabilities are from the share of right answers
 
     def confused(self, most: int = 10) -> list[tuple[str, str, int]]:
         """The pairs that were taken for each other most often: true class, answer, images."""
@@ -32,3 +36,16 @@ class Evaluation:
         pairs = np.argsort(-wrong, axis=None, kind="stable")[:most]
         counts = [(*divmod(int(pair), len(self.classes)), int(wrong.flat[pair])) for pair in pairs]
         return [(self.classes[true], self.classes[guess], count) for true, guess, count in counts if count]
+
+
+def evaluate_answers(
+    classes: tuple[str, ...], answers: Tensor, labels: Tensor, probabilities: Tensor, left_out: tuple[str, ...] = ()
+) -> Evaluation:
+    """Compare answered and true class ids (images,), and the probabilities (images, classes) of the answers."""
+    size = len(classes)
+    confusion = np.bincount(labels.numpy() * size + answers.numpy(), minlength=size * size).reshape(size, size)
+    totals, hits = confusion.sum(1), confusion.diagonal()
+    per_class = {name: 100 * float(hits[i]) / int(totals[i]) for i, name in enumerate(classes) if totals[i]}
+    accuracy = 100 * float(hits.sum()) / int(totals.sum())
+    error = 100 * calibration_error(probabilities, labels)
+    return Evaluation(classes, accuracy, per_class, confusion, left_out, error)

@@ -1,4 +1,4 @@
-"""The Python API: learn a task, predict, save, load.
+"""The Python API: learn a task, predict, save, load. Between two calls of `learn`, any number of threads may predict.
 
 learner = zofc.Learner()  # or a recipe of your own: zofc.Learner("zofc/base", ["backbone.name=..."])
 learner.learn("folder:my_first_classes")
@@ -9,22 +9,28 @@ learner.save("my_model"); learner = zofc.load("my_model")
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import active_count
+from typing import overload
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from zofc.advice.choice import choose_recipe
 from zofc.data import ImageSet
 from zofc.data.source import Images
 from zofc.errors import DataError, RunError
-from zofc.learner.answers import Evaluation, Prediction
+from zofc.learner.answers import Evaluation, Prediction, evaluate_answers
 from zofc.learner.given_images import GivenImages, OneOrMore, list_images
 from zofc.plugins import load_plugin
 from zofc.recipe import Recipe, change_recipe, load_recipe
 from zofc.runfolder import Run, new_run, open_run
 from zofc.runfolder.checkpoint import Progress, load_checkpoint, save_checkpoint
 from zofc.runfolder.identity import settings_digest
+from zofc.training.calibration import confidence
 from zofc.training.device import environment, pick_device, set_up
 from zofc.training.events import Events, Listener
 from zofc.training.incremental_model import IncrementalModel
@@ -33,7 +39,11 @@ from zofc.training.task import TaskTraining
 
 
 class Learner:
-    """A model that learns classes task by task and answers among all of them."""
+    """A model that learns classes task by task and answers among all of them.
+
+    `predict`, `predict_proba`, `embed` and `evaluate` change nothing and may be called from any number of threads at
+    once. `learn` changes the model: while it runs, let other threads answer from another `Learner` of the same folder.
+    """
 
     def __init__(
         self,
@@ -41,6 +51,12 @@ class Learner:
         overrides: str | Sequence[str] = (),
         listeners: Sequence[Listener] = (),
     ) -> None:
+        """A model that has learned nothing yet.
+
+        `recipe` names a recipe (`zofc list recipes`), or is one; by default one is chosen, and events say why.
+        `overrides` are settings such as `"seed=1"`, one or several. `listeners` receive the events of training. Bad
+        settings raise a `RecipeError`.
+        """
         reasons: Sequence[str] = ()
         if recipe is None:
             choice = choose_recipe(None, [overrides] if isinstance(overrides, str) else overrides)
@@ -58,10 +74,19 @@ class Learner:
         for text in reasons:
             self._notice(text)
 
+    def __repr__(self) -> str:
+        name, backbone = self.recipe.title or self.recipe.name, self.model.backbone.name
+        return f"Learner({name!r}, backbone={backbone!r}, classes={len(self.classes)}, tasks={len(self.model.tasks)})"
+
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes learned, in the order of learning."""
         return tuple(self.model.classes)
+
+    @property
+    def classes_(self) -> NDArray[np.str_]:
+        """The same as an array, the columns of `predict_proba`, under scikit-learn's name."""
+        return np.array(self.classes, np.str_)
 
     def learn(self, task: str | Mapping[str, OneOrMore]) -> None:
         """Learn new classes: a source such as `folder:PATH` (all its training images), or images by class name.
@@ -73,7 +98,8 @@ class Learner:
         if known:
             raise DataError(f"already learned: {', '.join(known[:5])}; a task brings new classes")
         type(self.model.method).check(self.recipe, [len(names)], len(self.model.tasks))
-        loader = self.model.loader(images.relabel(images.labels + len(self.classes)))
+        images = images.relabel(images.labels + len(self.classes))
+        loader = self.model.loader(images, threads=active_count() > 1)
         with self.model.all_or_nothing():
             self.model.extend(names)
             training = TaskTraining(self.model, loader, self.events, len(self.model.tasks))
@@ -81,23 +107,70 @@ class Learner:
             for _ in training.run():
                 pass
             training.end()
+            training.calibrate()
         training.check_adapter()
 
-    def predict(self, images: OneOrMore, top: int = 1) -> list[list[Prediction]]:
-        """The `top` most likely classes of each image, best first: a list for each image, for a lone one too."""
-        if not self.classes:
-            raise RunError("nothing has been learned yet")
+    @overload
+    def predict(self, images: OneOrMore, top: int = 1, reject: None = None) -> list[list[Prediction]]: ...
+
+    @overload
+    def predict(self, images: OneOrMore, top: int = 1, *, reject: float) -> list[list[Prediction] | None]: ...
+
+    def predict(
+        self, images: OneOrMore, top: int = 1, reject: float | None = None
+    ) -> list[list[Prediction]] | list[list[Prediction] | None]:
+        """The `top` most likely classes of each image, best first: a list for each image, for a lone one too.
+
+        With `reject`, an image that is probably of none of the classes is answered by None. `reject` is the share of
+        images of learned classes that may be rejected with it, such as 0.05.
+        """
         if top < 1:
             raise DataError(f"top: expected at least 1, got {top}")
+        threshold = None if reject is None else self._threshold(reject)
+        scores = self._scores(images)
+        best = self.model.probabilities(scores).topk(min(top, scores.shape[1]))
+        answers = [
+            [Prediction(self.classes[c], p) for c, p in zip(classes, chances, strict=True)]
+            for classes, chances in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+        if threshold is None:
+            return answers
+        known = (confidence(scores) >= threshold).tolist()
+        return [answer if among else None for answer, among in zip(answers, known, strict=True)]
+
+    def predict_proba(self, images: OneOrMore) -> NDArray[np.float64]:
+        """Calibrated probabilities (images, classes) in the order of `classes`; each row sums to one."""
+        return self.model.probabilities(self._scores(images)).numpy()
+
+    def embed(self, images: OneOrMore) -> NDArray[np.float32]:
+        """Features (images, width), float32: what the classes are told apart by, for a search index or a plot."""
+        features = [self.model.embed(batch).float().cpu() for batch in self._batches(images)]
+        return torch.cat(features).numpy() if features else np.zeros((0, self.model.backbone.width), np.float32)
+
+    def _scores(self, images: OneOrMore) -> Tensor:
+        """Scores (images, classes) on the CPU."""
+        if not self.classes:
+            raise RunError("nothing has been learned yet")
+        scores = [self.model.scores(batch).cpu() for batch in self._batches(images)]
+        return torch.cat([torch.zeros(0, len(self.classes)), *scores])
+
+    def _batches(self, images: OneOrMore) -> Iterator[Tensor]:
+        """The images in the test view, batch by batch."""
         items = list_images(images)
-        given = ImageSet(GivenImages(items), np.zeros(len(items), np.int64))
-        answers: list[list[Prediction]] = []
-        for batch, _ in self.model.plain_batches(self.model.loader(given)):
-            chances = self.model.scores(batch).cpu().double().softmax(-1)
-            best = chances.topk(min(top, len(self.classes)))
-            for row_chances, row_classes in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-                answers.append([Prediction(self.classes[c], p) for c, p in zip(row_classes, row_chances, strict=True)])
-        return answers
+        image_set = ImageSet(GivenImages(items), np.zeros(len(items), np.int64))
+        loader = self.model.loader(image_set, threads=True)
+        return (batch for batch, _ in self.model.plain_batches(loader))
+
+    def _threshold(self, reject: float) -> float:
+        """The confidence below which an image is of none of the classes."""
+        if not 0 < reject < 1:
+            raise DataError(f"reject: expected a share between 0 and 1 of the known images, such as 0.05, got {reject}")
+        if self.model.calibration is None:
+            raise RunError(
+                "reject: this model has no calibration: it was made by version 0.1, with training.calibrate=false, or "
+                "from one image of each class. Learn it again with more images, or predict without reject"
+            )
+        return self.model.calibration.threshold(reject)
 
     def evaluate(self, source: str | Mapping[str, OneOrMore], learned_only: bool = False) -> Evaluation:
         """Accuracy on a source (its test set, or all of it if it has none) or on images by class name; the names are
@@ -114,15 +187,10 @@ class Learner:
                 f"{where}never learned: {', '.join(unknown[:5])}; learned: {', '.join(self.classes[:10]) or 'nothing'}"
                 f"{remedy}"
             )
-        guessed, true = self.model.guesses(self.model.loader(images.relabel(ids[images.labels])))
-        size = len(self.classes)
-        confusion = np.bincount(true.numpy() * size + guessed.numpy(), minlength=size * size).reshape(size, size)
-        totals = confusion.sum(1)
-        per_class = {
-            name: 100 * float(confusion[i, i]) / int(totals[i]) for i, name in enumerate(self.classes) if totals[i]
-        }
-        accuracy = 100 * float(np.trace(confusion)) / int(confusion.sum())
-        return Evaluation(self.classes, accuracy, per_class, confusion, unknown)
+        loader = self.model.loader(images.relabel(ids[images.labels]), threads=True)
+        pairs = [(self.model.scores(batch).cpu(), labels.cpu()) for batch, labels in self.model.plain_batches(loader)]
+        scores, labels = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        return evaluate_answers(self.classes, scores.argmax(-1), labels, self.model.probabilities(scores), unknown)
 
     def save(self, path: str | Path) -> None:
         """Write the model as a run folder for `load` and the command line; only a saved model is ever replaced."""
@@ -137,7 +205,7 @@ class Learner:
         progress = Progress(
             recipe=settings_digest(self.recipe.model_dump(mode="json")), classes=list(self.classes), tasks=tasks,
             groups=groups, done=done, inherited=done, rows=[*history.rows, *unmeasured], counts=counts,
-            trained=history.trained,
+            trained=history.trained, calibration=self.model.calibration_state,
         )  # fmt: skip
         with new_run(path, self.recipe) as run:
             save_checkpoint(run, progress, self.model.method.state_dict(), {})
@@ -160,7 +228,7 @@ class Learner:
             raise RunError(f"{path} was stopped inside task {progress.done + 1}; finish it: zofc run --resume {path}")
         learner = cls(run.recipe, f"training.device={device}" if device else ())
         run.check_weights(learner.model.backbone.checksum)
-        learner.model.restore(progress.classes, progress.tasks, checkpoint.method)
+        learner.model.restore(progress.classes, progress.tasks, checkpoint.method, progress.calibration)
         learner.history = progress
         for text in changes:
             learner._notice(text)

@@ -87,9 +87,16 @@ class AdapterClassifier(Classifier):
         unseen = torch.from_numpy(held) if len(held) else torch.arange(len(labels))
         return self.fallback.learn(both, labels, lambda: held_out_stream(self), unseen)
 
+    def calibration_scores(self, batches: Batches, counts: Tensor) -> tuple[Tensor, Tensor]:
+        left_out = None if self.fallback is None else self.fallback.chosen.left_out
+        return super().calibration_scores(batches, counts) if left_out is None else left_out
+
+    def embed(self, images: Tensor) -> Tensor:
+        frozen = self.fallback is not None and self.fallback.choice == "frozen"
+        return self.backbone.features(images) if frozen else self.extract(images)
+
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:
         if self.fallback is None:
             return super().scores(images)
-        adapted = self.fallback.choice == "adapted"
-        return self.fallback.chosen.scores(self.extract(images) if adapted else self.backbone.features(images))
+        return self.fallback.chosen.scores(self.embed(images))

@@ -49,15 +49,20 @@ class Aper(AdapterClassifier):
         return super().begin_task(batches) if len(self.tasks) == 1 else None
 
     def end_task(self, batches: Batches) -> str | None:
-        self.means.set_rows(len(self.tasks) - 1, self.class_means(batches, self.tasks[-1], self.both))
-        return self.regress(batches, self.both)
+        self.means.set_rows(len(self.tasks) - 1, self.class_means(batches, self.tasks[-1], self.embed))
+        return self.regress(batches, self.embed)
+
+    def calibration_scores(self, batches: Batches, counts: Tensor) -> tuple[Tensor, Tensor]:
+        if self.ridge is not None and self.ridge.left_out is not None:
+            return self.ridge.left_out
+        return self.means_left_out(self.means, batches, counts, self.embed)
 
     @torch.no_grad()
-    def both(self, images: Tensor) -> Tensor:
+    def embed(self, images: Tensor) -> Tensor:
         """Plain and adapted features, (batch, 2 · width)."""
         return torch.cat([self.backbone.features(images), self.extract(images)], dim=-1)
 
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:
-        both = self.both(images)
-        return self.means.logits({}, both) if self.ridge is None else self.ridge.scores(both)
+        features = self.embed(images)
+        return self.means.logits({}, features) if self.ridge is None else self.ridge.scores(features)

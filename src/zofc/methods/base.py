@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from zofc import seeds
 from zofc.errors import DataError, RecipeError, nearest
 from zofc.model.backbone import Backbone
+from zofc.model.heads import CosineHead
 from zofc.model.params import Moving
 from zofc.model.ridge import RidgeHead
 from zofc.plugins import Registry
@@ -144,6 +145,16 @@ class Method(nn.Module):
         """Scores (batch, classes seen so far): the method's inference rule."""
         raise TypeError(f"{type(self).__name__} does not say how it answers")
 
+    def calibration_scores(self, batches: Batches, counts: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (n, classes) and labels of training images of the task, by which probabilities are calibrated: each as
+        if it had not been learned where there is a closed form of that, here as the method answers it. `batches` are in
+        the test view; `counts` (classes,) are the training images of each class in the task."""
+        return self.all_features(batches, self.scores)
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Features (batch, width) that the scores are computed from: the backbone's own unless overridden."""
+        return self.backbone.features(images)
+
     # -- for those who write methods -----------------------------------------------------------------------------
 
     @property
@@ -168,6 +179,14 @@ class Method(nn.Module):
             raise DataError("a task has no training images")
         features, labels = zip(*pairs, strict=True)
         return torch.cat(features), torch.cat(labels)
+
+    @torch.no_grad()
+    def means_left_out(
+        self, head: CosineHead, batches: Batches, counts: Tensor, extract: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """`calibration_scores` where the rows of the task's classes are their mean features."""
+        features, labels = (part.to(self.device) for part in self.all_features(batches, extract))
+        return head.logits_left_out(features, labels, counts.to(self.device)), labels
 
     @torch.no_grad()
     def class_means(self, batches: Batches, classes: range, extract: Callable[[Tensor], Tensor]) -> Tensor:

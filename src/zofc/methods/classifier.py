@@ -152,6 +152,17 @@ class Classifier(Method):
         features: Tensor = self.features({}, self.prepare(images))
         return features
 
+    def calibration_scores(self, batches: Batches, counts: Tensor) -> tuple[Tensor, Tensor]:
+        if self.ridge is not None and self.ridge.left_out is not None:
+            return self.ridge.left_out
+        head, means = self.head, self.single or self.recipe.method.prototypes
+        if means and isinstance(head, CosineHead):
+            return self.means_left_out(head, batches, counts, self.extract)
+        return super().calibration_scores(batches, counts)
+
+    def embed(self, images: Tensor) -> Tensor:
+        return self.extract(images)
+
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:
         features = self.extract(images)

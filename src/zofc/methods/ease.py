@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zofc.methods.base import Batches, method
+from zofc.methods.base import Batches, Method, method
 from zofc.methods.classifier import Classifier
 from zofc.model.backbone import Backbone
 from zofc.model.heads import CosineHead
@@ -108,6 +108,12 @@ class Ease(Classifier):
         there = torch.cat([self.means[s][:, j] for s in range(j, len(self.tasks))])  # and in subspace j
         similarity = F.normalize(self.means[i][:, i], dim=-1) @ F.normalize(here, dim=-1).mT
         return similarity.softmax(-1) @ there
+
+    def calibration_scores(self, batches: Batches, counts: Tensor) -> tuple[Tensor, Tensor]:
+        return Method.calibration_scores(self, batches, counts)
+
+    def embed(self, images: Tensor) -> Tensor:
+        return self.subspaces(images).flatten(1)
 
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from zofc.methods.adapter import AdapterClassifier
-from zofc.methods.base import method
+from zofc.methods.base import Batches, Method, method
 from zofc.model.backbone import Backbone
 from zofc.model.peft_base import PeftModule
 from zofc.recipe import Group, Recipe, Strict
@@ -65,6 +65,10 @@ class LearnAccumulateEnsemble(AdapterClassifier):
             return
         for slow, fast in zip(self.offline.parameters(), self.peft.parameters(), strict=True):
             slow.lerp_(fast, 1 - self.settings.decay)
+
+    @torch.no_grad()
+    def calibration_scores(self, batches: Batches, counts: Tensor) -> tuple[Tensor, Tensor]:
+        return Method.calibration_scores(self, batches, counts)
 
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:

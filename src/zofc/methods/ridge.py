@@ -68,6 +68,9 @@ class Ridge(Method):
         features, labels = self.all_features(batches, self.backbone.features)
         self.head.learn(features, labels, held_out_stream(self))
 
+    def calibration_scores(self, batches: Batches, counts: Tensor) -> tuple[Tensor, Tensor]:
+        return self.head.left_out or super().calibration_scores(batches, counts)
+
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:
         return self.head.scores(self.backbone.features(images))

@@ -93,6 +93,14 @@ class CosineHead(Head):
         sigma = alike(moving.get("sigma", self.sigma), features)
         return sigma[..., None, None] * (F.normalize(features, dim=-1) @ rows.mT)
 
+    def logits_left_out(self, features: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
+        """Scores of the images whose class means the rows are, each as if it were not among the `counts` (classes,)
+        images of its class: cos(f, n m − f) in place of cos(f, m)."""
+        logits = self.logits({}, features)
+        rest = counts[labels][:, None] * torch.cat(list(self.rows))[labels] - features
+        own = self.sigma * F.cosine_similarity(features, rest, dim=-1)
+        return logits.scatter(1, labels[:, None], own[:, None])
+
 
 class LinearHead(Head):
     """f W^T + b."""

@@ -25,6 +25,7 @@ RIDGE_STRENGTHS = tuple(10.0**power for power in range(-8, 10))
 PATIENCE = 4  # the search for λ ends when so many in a row are no better
 HELD_OUT = 5  # one image of so many is held out
 ROWS = 1024  # images, or columns of the projection, at once
+MOST_LEFT_OUT = 500  # images of a task that are scored as if they had not been learned
 
 
 def regressors(width: int, projection: int, budget: int | None) -> int:
@@ -60,9 +61,14 @@ def draw_projection(width: int, size: int, orthogonal: bool, generator: torch.Ge
 
 
 def solve(gram: Tensor, sums: Tensor, strength: float) -> Tensor:
-    """(G + λI)⁻¹ C; where rounding leaves no solution, λ is the next power of ten that has one."""
+    """(G + λI)⁻¹ C."""
+    return torch.cholesky_solve(sums, factorize(gram, strength))
+
+
+def factorize(gram: Tensor, strength: float) -> Tensor:
+    """The Cholesky factor of G + λI; where rounding leaves none, λ is the next power of ten that has one."""
     factor = _factor(gram, strength)
-    return solve(gram, sums, 10 * strength) if factor is None else torch.cholesky_solve(sums, factor)
+    return factorize(gram, 10 * strength) if factor is None else factor
 
 
 def _factor(gram: Tensor, strength: float) -> Tensor | None:
@@ -129,6 +135,7 @@ class RidgeHead(nn.Module):
     sums: Tensor
     weights: Tensor
     strength: Tensor
+    left_out: tuple[Tensor, Tensor] | None = None  # scores and labels of training images, each as if not learned
     strength_from = "all"  # the tasks whose statistics the strength is chosen with, or `task`: the current one
 
     def __init__(
@@ -217,8 +224,17 @@ class RidgeHead(nn.Module):
         if alone:
             self.gram += gram
             self.sums += sums
-        self.weights.copy_(solve(self.gram, self.sums, float(self.strength)))
+        factor = factorize(self.gram, float(self.strength))
+        self.weights.copy_(torch.cholesky_solve(self.sums, factor))
+        self._leave_out(factor, features[:MOST_LEFT_OUT], labels[:MOST_LEFT_OUT])
         return scores
+
+    def _leave_out(self, factor: Tensor, features: Tensor, labels: Tensor) -> None:
+        """Score some of the images, each left out: with h = φᵀ (G + λI)⁻¹ φ, its error is 1 / (1 − h) times larger."""
+        phi, labels = self.regress_from(features), labels.to(self.weights.device)
+        leverage = (phi * torch.cholesky_solve(phi.mT, factor).mT).sum(-1, keepdim=True).clamp_max(1 - 1e-9)
+        targets = nn.functional.one_hot(labels, self.weights.shape[1]).to(phi)
+        self.left_out = targets - (targets - phi @ self.weights) / (1 - leverage), labels
 
     def _learn_by_images(self, features: Tensor, labels: Tensor) -> Tensor:
         known = 0 if self.strength_from == "all" else len(self.labels)
@@ -230,6 +246,7 @@ class RidgeHead(nn.Module):
         targets = nn.functional.one_hot(self.labels, self.weights.shape[1]).to(kernel)
         strength, scores = best_strength_by_images(kernel[known:, known:], targets[known:])
         self.strength.fill_(strength)
+        self.left_out = scores, self.labels[known:]
         solution = solve(kernel, targets, float(self.strength))
         self.weights.copy_(torch.cat([phi.mT @ solution for phi in self._parts()]))
         return scores[-len(labels) :]

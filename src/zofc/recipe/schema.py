@@ -32,7 +32,7 @@ ADDED_LATER: dict[str, dict[str, Any]] = {  # keys younger than version 0.1, wit
     "l2p": {"init": "port"},
     "lae": {"frozen": None},
     "ridge": {"strength_from": "all", "orthogonal": False, "fallback": False},
-    "training": {"cache": "auto", "check_adapter": True},
+    "training": {"cache": "auto", "check_adapter": True, "calibrate": True},
 }
 ADDED_TO_GROUPS: dict[str, Any] = {"tasks": None, "length": "own"}  # the same, in every group of `optimize`
 
@@ -280,6 +280,9 @@ class TrainingSettings(Strict):
     )
     check_adapter: bool = Field(
         True, description="after each task, warn if its classes are told apart worse with the adapter than without"
+    )
+    calibrate: bool = Field(
+        True, description="after each task, fit the temperature of probabilities on images of the task"
     )
     keep_tasks: bool = Field(False, description="keep what was trained after each task, which zofc flatness measures")
     loggers: tuple[str, ...] = Field((), description="tensorboard, wandb, mlflow: extras, to be installed apart")

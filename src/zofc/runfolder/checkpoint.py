@@ -56,6 +56,7 @@ class Progress:
     task_steps: int = 0
     trained: dict[str, int] = field(default_factory=dict)  # parameters moved, per group
     peak_memory: list[int] = field(default_factory=list)  # per task, bytes
+    calibration: dict[str, Any] | None = None  # of the probabilities, if they are calibrated
 
     @property
     def position(self) -> dict[str, int]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EXECUTION = (  # settings of a recipe's training section
     "device", "threads", "workers", "cache", "loggers", "checkpoint_minutes", "keep_tasks", "graphs", "compile",
-    "recompute", "memory", "check_adapter",
+    "recompute", "memory", "check_adapter", "calibrate",
 )  # fmt: skip
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
+from threading import Lock
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +19,7 @@ from zofc.errors import RunError
 from zofc.methods import method_class
 from zofc.model.backbone import PRECISIONS, load_backbone
 from zofc.recipe import Recipe
+from zofc.training.calibration import Calibration
 from zofc.training.memory import scoring_batch_size
 
 
@@ -30,7 +34,9 @@ class IncrementalModel:
         self.backbone = load_backbone(recipe.backbone, recipe.seed, device, dtype, training.recompute, training.compile)
         self.method = method_class(recipe)(self.backbone, recipe)
         self.classes: list[str] = []
+        self.calibration: Calibration | None = None  # None: probabilities are the plain softmax
         self._fits: tuple[int, int] | None = None  # how many images were to be scored at a time, and how many can be
+        self._measuring = Lock()  # threads may ask at once
         self.train_view, self.test_view = make_views(
             recipe, self.backbone.image_size, self.backbone.mean, self.backbone.std
         )
@@ -51,8 +57,20 @@ class IncrementalModel:
         self._fits = None  # a method may grow with its tasks
         return classes
 
-    def restore(self, names: Sequence[str], tasks: Sequence[tuple[int, int]], tensors: dict[str, Tensor]) -> None:
+    @property
+    def calibration_state(self) -> dict[str, Any] | None:
+        """What a checkpoint holds of the calibration."""
+        return None if self.calibration is None else asdict(self.calibration)
+
+    def restore(
+        self,
+        names: Sequence[str],
+        tasks: Sequence[tuple[int, int]],
+        tensors: dict[str, Tensor],
+        calibration: Mapping[str, Any] | None = None,
+    ) -> None:
         """Become what was saved: grow task by task, then take the saved values."""
+        self.calibration = None if calibration is None else Calibration(**calibration)
         for start, stop in tasks:
             self.extend(names[start:stop])
         tensors = self.method.adapt_state(tensors)
@@ -67,23 +85,25 @@ class IncrementalModel:
         """What fails inside the block leaves the learner as it was before."""
         names, tasks = list(self.classes), [(task.start, task.stop) for task in self.tasks]
         state = {name: value.clone() for name, value in self.method.state_dict().items()}
+        calibration = self.calibration_state
         try:
             yield
         except BaseException:
             self.classes, self.method = [], method_class(self.recipe)(self.backbone, self.recipe)
-            self.restore(names, tasks, state)
+            self.restore(names, tasks, state, calibration)
             raise
 
-    def loader(self, images: ImageSet, keep: int = 0) -> Loader:
-        """Batches of an image set, as the recipe loads them."""
+    def loader(self, images: ImageSet, keep: int = 0, threads: bool = False) -> Loader:
+        """Batches of an image set, as the recipe loads them; or with `threads` as workers, which forks no process."""
         settings = self.recipe.training
         return Loader(
             images,
             train_view=self.train_view,
             test_view=self.test_view,
             device=self.device,
-            path=settings.loading,
+            path="auto" if threads else settings.loading,
             workers=settings.workers,
+            threads=threads,
             stream=settings.memory is not None,
             keep=keep,
         )
@@ -98,9 +118,10 @@ class IncrementalModel:
         if settings.memory is None or self.method.answers_together:
             return settings.eval_batch_size
         most = min(settings.eval_batch_size, images)
-        if self._fits is None or most > self._fits[0] == self._fits[1]:  # all that was asked for fitted: more may
-            self._fits = most, scoring_batch_size(self, most)
-        return min(most, self._fits[1])
+        with self._measuring:
+            if self._fits is None or most > self._fits[0] == self._fits[1]:  # all that was asked for fitted: more may
+                self._fits = most, scoring_batch_size(self, most)
+            return min(most, self._fits[1])
 
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:
@@ -112,6 +133,16 @@ class IncrementalModel:
                 raise
         torch.cuda.empty_cache()
         return torch.cat([self.scores(half) for half in images.chunk(2)])
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """Calibrated probabilities (batch, classes) of scores, in float64 on the CPU."""
+        scores = scores.cpu().double()
+        return scores.softmax(-1) if self.calibration is None else self.calibration.probabilities(scores)
+
+    @torch.no_grad()
+    def embed(self, images: Tensor) -> Tensor:
+        """Features (batch, width) of images in the test view; the backbone's before the first task."""
+        return (self.method.embed if self.classes else self.backbone.features)(images.to(self.device))
 
     @torch.no_grad()
     def guesses(self, loader: Loader) -> tuple[Tensor, Tensor]:

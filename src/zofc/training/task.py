@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from zofc import seeds
 from zofc.data.loading import Batch, Loader
 from zofc.data.selection import Indices
 from zofc.errors import DivergedError
 from zofc.optim.placement import Placement, StepReport
 from zofc.training.adapter_check import check_adapter
+from zofc.training.calibration import MOST_CALIBRATION_IMAGES, fit_calibration
 from zofc.training.events import Events, StepStatus
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.memory import StepPeak, resident_tensors
@@ -145,6 +147,24 @@ class TaskTraining:
         notice = self.model.method.end_task(self._images)
         if notice:
             self.events.send("notice", text=f"task {self.index + 1}: {notice}", about="readout", task=self.index)
+
+    @torch.no_grad()
+    def calibrate(self) -> None:
+        """Fit the model's calibration on training images of this task; classes with one image tell nothing."""
+        model, own, start = self.model, self.loader.image_set.labels, self.model.tasks[-1].start
+        counts = np.bincount(own, minlength=len(model.classes))
+        rng = seeds.stream(model.recipe.seed, "calibration", self.index)
+        chosen = np.sort(rng.permutation(np.flatnonzero(counts[own] > 1))[:MOST_CALIBRATION_IMAGES])
+        if not (len(chosen) and model.recipe.training.calibrate):
+            return
+        scores, labels = model.method.calibration_scores(
+            lambda: model.plain_batches(self.loader, chosen), torch.from_numpy(counts)
+        )
+        labels = labels.cpu()
+        several = torch.maximum(torch.from_numpy(counts), labels.bincount(minlength=len(counts))) > 1
+        scores, labels = scores.cpu()[several[labels]], labels[several[labels]]
+        before = model.calibration if bool((labels >= start).all()) else None  # else all tasks are among these images
+        model.calibration = fit_calibration(scores, labels, before)
 
     def check_adapter(self) -> None:
         """Warn the user if the features that this task adapted are worse than the frozen ones."""

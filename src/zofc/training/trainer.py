@@ -142,6 +142,7 @@ class Trainer:
         )
         clock = time.perf_counter()
         training.check_adapter()
+        training.calibrate()
         progress.evaluate_seconds += time.perf_counter() - clock
 
     def _note_size(self, training: TaskTraining) -> None:
@@ -201,6 +202,7 @@ class Trainer:
     def _save(self, model: IncrementalModel, training: TaskTraining | None) -> None:
         progress = self.progress
         progress.classes, progress.tasks = list(model.classes), [(task.start, task.stop) for task in model.tasks]
+        progress.calibration = model.calibration_state
         optimizers: dict[str, Any] = {}
         if training is None:
             progress.epoch = progress.step = 0
@@ -220,7 +222,7 @@ class Trainer:
         if list(stream.classes[: len(progress.classes)]) != progress.classes:
             raise RunError(f"{self.folder} learned other classes than the data now has; was the data set changed?")
         self.progress = progress
-        model.restore(progress.classes, progress.tasks, checkpoint.method)
+        model.restore(progress.classes, progress.tasks, checkpoint.method, progress.calibration)
         return checkpoint.optimizers
 
     def _write_results(self, stream: AnyStream, model: IncrementalModel) -> None:
