@@ -108,7 +108,7 @@ class Learner:
                 pass
             training.end()
             training.calibrate()
-        training.check_adapter()
+        training.check()
 
     @overload
     def predict(self, images: OneOrMore, top: int = 1, reject: None = None) -> list[list[Prediction]]: ...

@@ -21,6 +21,7 @@ from zofc.training.adapter_check import check_adapter
 from zofc.training.calibration import MOST_CALIBRATION_IMAGES, fit_calibration
 from zofc.training.events import Events, StepStatus
 from zofc.training.incremental_model import IncrementalModel
+from zofc.training.loss_check import check_loss
 from zofc.training.memory import StepPeak, resident_tensors
 from zofc.training.planner import check_weights, plan_memory
 
@@ -69,6 +70,8 @@ class TaskTraining:
             loader.trained = np.delete(np.arange(len(loader.image_set)), held)
         self.epoch = self.step = 0
         self.meter = Meter()
+        self.losses: list[float] = []  # of the epochs made here
+        self.accuracy = 0.0  # of the last of them
         self.peak_memory = 0
         self.batch_size = model.recipe.training.batch_size
 
@@ -166,8 +169,17 @@ class TaskTraining:
         before = model.calibration if bool((labels >= start).all()) else None  # else all tasks are among these images
         model.calibration = fit_calibration(scores, labels, before)
 
-    def check_adapter(self) -> None:
-        """Warn the user if the features that this task adapted are worse than the frozen ones."""
+    def check(self) -> None:
+        """Tell the user what went wrong in this task, as far as its training images show it."""
+        whole = len(self.losses) == self.placement.epochs  # not continued in between
+        if self.index == 0 and whole:
+            plans = {name: self.placement.plans[name] for name in self.placement.groups}
+            if text := check_loss(self.losses, self.accuracy, plans, self.model.recipe):
+                self.events.send("notice", text=f"task {self.index + 1}: {text}", about="loss", task=self.index)
+        self._check_adapter()
+
+    def _check_adapter(self) -> None:
+        """Whether the features that this task adapted are worse than the frozen ones."""
         method, plans = self.model.method, self.placement.plans
         moved = [name for name in self.placement.groups if name in method.in_features and plans[name].lr]
         if not (moved and self.total_steps and self.model.recipe.training.check_adapter):
@@ -217,6 +229,8 @@ class TaskTraining:
             seconds=round(self.meter.seconds, 3),
             steps=self.steps_per_epoch,
         )
+        self.losses.append(self.meter.mean_loss)
+        self.accuracy = self.meter.accuracy
         self.epoch, self.step, self.meter = self.epoch + 1, 0, Meter()
 
     def _check(self, report: StepReport, number: int) -> None:

@@ -141,7 +141,7 @@ class Trainer:
             peak_memory=training.peak_memory,
         )
         clock = time.perf_counter()
-        training.check_adapter()
+        training.check()
         training.calibrate()
         progress.evaluate_seconds += time.perf_counter() - clock
 
