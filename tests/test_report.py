@@ -327,6 +327,30 @@ def test_the_summary_names_the_data_where_they_differ(tmp_path: Path) -> None:
     assert "data" not in tables.summary_table(read_runs([tmp_path / "a"])).headers
 
 
+def test_runs_on_other_backbones_or_sizes_are_told_apart(tmp_path: Path) -> None:
+    base = SHARED["backbone"]["name"]
+    write_run(tmp_path / "a", [[1.0]], title="T")
+    write_run(tmp_path / "b", [[1.0]], title="T", backbone={"name": base, "image_size": 112})
+    write_run(tmp_path / "c", [[1.0]], title="T", backbone={"name": "embedded"}, method={"name": "adapter"})
+    write_run(tmp_path / "d", [[1.0]], title="U", backbone={"name": "embedded", "pretrained": False})
+    names = [base, f"{base} at 112 px", "embedded", "embedded, random"]
+    records = read_runs([tmp_path])
+    assert labels(records) == [f"T, {name}" for name in names[:3]] + ["U"]
+    grid = tables.summary_table(records)
+    assert grid.headers[:3] == ("run", "backbone", "method and placement") and grid.names == 3
+    assert [row[1] for row in grid.rows] == names
+    assert ("backbone", *names) in tables.comparison_table(records).rows
+    alike = tables.summary_table(records[:1] * 2)
+    assert "backbone" not in alike.headers and "backbone" not in " ".join(labels(records[:1] * 2))
+
+
+def test_a_ridge_readout_is_named_with_the_method(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [[1.0]], method={"name": "adapter", "readout": "ridge"})
+    write_run(tmp_path / "b", [[1.0]], method={"name": "adapter", "readout": "rows"})
+    with_ridge, plain = (row[1] for row in tables.summary_table(read_runs([tmp_path])).rows)
+    assert (with_ridge, plain) == ("adapter (ridge readout): peft ZO ×4, head FO", "adapter: peft ZO ×4, head FO")
+
+
 def test_unfinished_runs_and_missing_test_images_are_pointed_out(runs: list[Run], tmp_path: Path) -> None:
     gone: list[list[float | None]] = [[90.0], [None, 80.0]]
     lost = open_run(write_run(tmp_path / "lost", gone, title="Lost"))
@@ -520,11 +544,12 @@ def test_memory_stands_beside_accuracy_for_every_run_that_measured_both(runs: li
 
 def test_a_matrix_names_its_cells_and_writes_numbers_that_can_be_read_on_them(runs: list[Run]) -> None:
     heat = page_figure(figures.accuracy_heat_map(runs[2], 7)).data[0]
-    assert heat.customdata[0][1] == "70.00 % all tasks at once, on the classes of task 2: class 2, class 3"
+    assert heat.customdata[1] == "70.00 % all tasks at once, on the classes of task 2: class 2, class 3"
     assert heat.meta == {"run": 7}
     matrix = replace(runs[2].matrix, rows=((10.0, 90.0, None),))
     runs[2].write_matrix(matrix)
-    _, dark, light = page_figure(figures.accuracy_heat_map(runs[2])).data
+    cells, dark, light = page_figure(figures.accuracy_heat_map(runs[2])).data
+    assert (cells.x, cells.marker.color) == (("1", "2"), (10.0, 90.0))  # none where nothing was measured
     assert (dark.text, dark.textfont.color) == (("10",), "#fff")
     assert (light.text, light.textfont.color) == (("90",), "#000")
 
@@ -670,6 +695,12 @@ def test_a_page_of_runs_that_have_nothing_to_show_yet(runs: list[Run]) -> None:
     assert set(parts.data["figures"]) == {"accuracy", "memory", "matrix-0"}
 
 
+def test_a_page_is_small_enough_to_be_sent(runs: list[Run]) -> None:
+    assert len(page.render(runs, "Runs").encode()) < 1_500_000
+    used = {trace.type for run in runs if run.matrix for trace in page_figure(figures.accuracy_heat_map(run)).data}
+    assert used <= {"bar", "scatter"}  # what plotly.js's basic bundle draws
+
+
 def test_words_from_a_run_cannot_become_code(tmp_path: Path) -> None:
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
     groups = [[evil, "owl & ‘mouse’"], ["\u2028", '"quoted"']]
@@ -680,7 +711,7 @@ def test_words_from_a_run_cannot_become_code(tmp_path: Path) -> None:
     assert not [tag for tag, attrs in parts.tags if tag in ("img", "i") and "style" not in attrs]
     assert not [name for _, attrs in parts.tags for name in attrs if name.startswith("on")]
     assert evil in parts.text
-    cell = parts.data["figures"]["matrix-0"]["data"][0]["customdata"][0][0]
+    cell = parts.data["figures"]["matrix-0"]["data"][0]["customdata"][0]
     assert evil in cell and "owl & ‘mouse’" in cell  # shown as text, never as tags
     assert parts.data["runs"][0]["label"] == evil
     assert "<" not in parts.scripts[1]

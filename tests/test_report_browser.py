@@ -420,7 +420,7 @@ def test_the_lines_of_the_run_pointed_at_stand_out(chromium: Chromium, report: P
 
 def test_pointing_at_a_cell_of_a_matrix_names_its_classes(chromium: Chromium, report: Path) -> None:
     chromium.open(report)
-    chromium.point("#matrix-4 .heatmaplayer image, #matrix-4 .plot")  # the joint run: three cells, the middle one
+    chromium.point("#matrix-4 .barlayer .point:nth-child(2)")  # the joint run: three cells, the middle one
     words = chromium.run("document.getElementById('tip').innerText")
     assert "70.00 % all tasks at once, on the classes of task 2: class 2, class 3" in words
 

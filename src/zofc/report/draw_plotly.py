@@ -3,11 +3,15 @@
 On the report page a trace carries the position of its run (`meta`) and the words that pointing at it shows
 (`customdata`); the page's script gives it the colours of its mode, removes it when its run is switched off, and shows
 the words as plain text.
+
+Pages carry plotly.js's basic bundle (lines, points and bars: a quarter of the whole, MIT licence), which is the file
+`plotly-basic.min.js` of the npm package `plotly.js-basic-dist-min`; the Python package has only the whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.resources import files
 from typing import Any
 
 import plotly.graph_objects as go
@@ -16,16 +20,19 @@ from plotly.colors import sequential
 from zofc.report.drawing import Axis, Chart, Curve, HeatMap, wrap_title
 
 HEAT_COLOURS = tuple(sequential.Cividis)  # readable without colour vision, and in both modes of the page
+CELL = 0.96  # side of a cell of a heat map, where 1 would leave no gap
+LABEL_HEIGHT = 14  # pixels
+
+
+def plotly_script() -> str:
+    """plotly.js for traces of the types scatter, bar and pie."""
+    return files("zofc.report").joinpath("plotly-basic.min.js").read_text("utf-8")
 
 
 def page_figure(panel: Chart | HeatMap) -> go.Figure:
     """A panel for the report page, which adds its own legend, tooltips and colours."""
     if isinstance(panel, HeatMap):
-        axis = {"type": "category", "showgrid": False}
-        across, up = {"range": [-0.5, len(panel.columns) - 0.5]}, {"range": [len(panel.rows) - 0.5, -0.5]}
-        layout = _page_layout({**_axis(panel.x), **axis, **across}, {**_axis(panel.y), **axis, **up})
-        height = max(170, min(560, 80 + 24 * len(panel.rows)))
-        return go.Figure([_heat(panel), *_cell_numbers(panel)], {**layout, "height": height})
+        return _heat_map(panel)
     traces = [_trace(curve, panel.joined, hoverinfo="none", cliponaxis=False) for curve in panel.curves]
     return go.Figure(traces, _page_layout(_axis(panel.x), _axis(panel.y)))
 
@@ -42,7 +49,8 @@ def own_page(chart: Chart) -> str:
         title="<br>".join(wrap_title(chart.title)), template="plotly_white", xaxis={**_axis(chart.x), **ticks},
         yaxis=_axis(chart.y),
     )  # fmt: skip
-    return str(figure.to_html(include_plotlyjs=True))
+    head, end, body = str(figure.to_html(include_plotlyjs=False)).partition("</head>")
+    return f"{head}<script>{plotly_script()}</script>{end}{body}"
 
 
 def _trace(curve: Curve, joined: bool, **options: Any) -> go.Scatter:
@@ -61,20 +69,36 @@ def _trace(curve: Curve, joined: bool, **options: Any) -> go.Scatter:
     )
 
 
-def _heat(heat: HeatMap) -> go.Heatmap:
-    return go.Heatmap(
-        z=heat.values,
-        x=heat.columns,
-        y=heat.rows,
-        customdata=heat.words,
+def _heat_map(heat: HeatMap) -> go.Figure:
+    """Cells as bars of height one, each on a base of its own, with numbers over them."""
+    rows, margin = len(heat.rows), 58  # above and below the cells
+    height = max(170, min(560, 80 + 24 * rows))
+    step = next(step for step in (1, 2, 5, 10, 20, 50, rows) if step * (height - margin) / rows >= LABEL_HEIGHT)
+    places = range(0, rows, step)
+    ticks = {"tickvals": list(places), "ticktext": [heat.rows[row] for row in places]}
+    names = {"type": "category", "categoryarray": heat.columns, "range": [-0.5, len(heat.columns) - 0.5]}
+    across, up = {**_axis(heat.x), **names}, {**_axis(heat.y), **ticks, "range": [rows - 0.5, -0.5]}
+    layout = _page_layout({**across, "showgrid": False}, {**up, "showgrid": False})
+    return go.Figure([_cells(heat), *_cell_numbers(heat)], {**layout, "height": height, "barmode": "overlay"})
+
+
+def _cells(heat: HeatMap) -> go.Bar:
+    cells = [
+        (column, row - CELL / 2, value, heat.words[row][number] if heat.words else "")
+        for row, values in enumerate(heat.values)
+        for number, (column, value) in enumerate(zip(heat.columns, values, strict=True))
+        if value is not None
+    ]
+    columns, bases, values, words = zip(*cells, strict=True) if cells else ((), (), (), ())
+    scale = {"colorscale": list(HEAT_COLOURS), "cmin": 0, "cmax": 100}
+    return go.Bar(
+        x=columns,
+        y=[CELL] * len(cells),
+        base=bases,
+        width=CELL,
+        customdata=words,
         hoverinfo="none",
-        hoverongaps=False,
-        colorscale=list(HEAT_COLOURS),
-        showscale=False,  # one scale stands above all of them
-        zmin=0,
-        zmax=100,
-        xgap=1,
-        ygap=1,
+        marker={"color": values, **scale, "line": {"width": 0}},
         meta={"run": heat.number},
     )
 
@@ -84,7 +108,7 @@ def _cell_numbers(heat: HeatMap) -> Iterator[go.Scatter]:
     for colour, dark in (("#fff", True), ("#000", False)):
         cells = [
             (column, row, f"{value:.0f}")
-            for row, values in zip(heat.rows, heat.values, strict=True)
+            for row, values in enumerate(heat.values)
             for column, value in zip(heat.columns, values, strict=True)
             if value is not None and (value < 47) == dark
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,17 @@ def data_split(run: Run) -> str:
     source, by, increment = (run.setting(f"data.{key}") for key in ("source", "by", "increment"))
     of_task = f" by {by}" if by in ("domain", "domain-class") else f"-inc{increment}" if increment else ""
     return " + ".join([f"{source}{of_task}", *(run.setting("data.then") or ())])  # with what was learned later
+
+
+def backbone_label(run: Run) -> str:
+    """The backbone and, where the recipe sets them, its image size and random weights: `vit_tiny at 112 px`."""
+    name, size = str(run.setting("backbone.name") or NONE), run.setting("backbone.image_size")
+    return name + (f" at {size} px" if size else "") + ", random" * (run.setting("backbone.pretrained") is False)
+
+
+def differ(runs: Sequence[Run], about: Callable[[Run], str]) -> bool:
+    """Whether the runs differ in something."""
+    return len({about(run) for run in runs}) > 1
 
 
 def _plans(run: Run) -> list[tuple[str, dict[str, Any]]]:
@@ -48,11 +59,12 @@ def learning_rates(run: Run) -> str:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """A unique name for each run: its title and, where runs share it, the data, placement, seed or folder."""
+    """A unique name for each run: its title and, where runs share it, the data, backbone, placement, seed or folder."""
     names = [run.title for run in runs]
     by_group = [orders(run) for run in runs]
     for additions in (
         [f", {data_split(run)}" for run in runs],
+        [f", {backbone_label(run)}" for run in runs],
         *([f", {how[group]}" if group in how else "" for how in by_group] for group in dict.fromkeys(chain(*by_group))),
         [f", seed {run.setting('seed')}" for run in runs],
     ):

@@ -158,7 +158,7 @@
 
   const colours = () => { const found = []; for (let c; (c = style(`--run-${found.length}`)); ) found.push(c); return found; };
   const coloured = (trace, palette, width) => {
-    if (trace.type === "heatmap") return trace;
+    if (trace.type === "bar") return trace; // the cells of a matrix
     if (trace.mode === "text") { // the numbers in a matrix, as large as its cells allow
       const size = Math.min(12, (width - 75) / trace.meta.columns / 1.8);
       return { ...trace, visible: size >= 7.5, textfont: { ...trace.textfont, size } };

@@ -16,7 +16,7 @@ from zofc.errors import RunError
 from zofc.metrics import METRICS
 from zofc.report import figures, tables
 from zofc.report.drawing import COLOURS, DARK_COLOURS, Chart, CurveStyle, HeatMap
-from zofc.report.labels import data_split, label_runs
+from zofc.report.labels import backbone_label, data_split, label_runs
 from zofc.runfolder import Run, ready_to_write, write_atomic
 from zofc.runfolder.nested import flatten
 from zofc.units import NONE, format_duration
@@ -44,9 +44,8 @@ def write_report(records: Sequence[Run], path: str | Path, title: str = "Class-i
 def render(records: Sequence[Run], title: str) -> str:
     """The page as text. All text from runs passes through autoescape, every figure through `tojson`."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # not at the top: slow to import
-    from plotly.offline import get_plotlyjs
 
-    from zofc.report.draw_plotly import HEAT_COLOURS
+    from zofc.report.draw_plotly import HEAT_COLOURS, plotly_script
 
     source = PackageLoader("zofc", "report")
     pages = Environment(loader=source, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -68,7 +67,7 @@ def render(records: Sequence[Run], title: str) -> str:
         scale=HEAT_COLOURS,
         css=Markup(_read_asset("page.css")),
         script=Markup(_read_asset("page.js")),
-        plotly=Markup(get_plotlyjs()),  # the library itself: trusted, and without a closing script tag
+        plotly=Markup(plotly_script()),  # the library itself: trusted, and without a closing script tag
     )
 
 
@@ -86,7 +85,7 @@ def _sections(records: Sequence[Run]) -> Iterator[dict[str, Any]]:
             "number": number,
             "label": label,
             "swatch": _swatch(number),
-            "about": f"{tables.method_and_placement(record)}; {data_split(record)}",
+            "about": f"{tables.method_and_placement(record)}; {data_split(record)}; {backbone_label(record)}",
             "times": [(format_duration(value), value, (value or 0.0) / longest) for value in spent[number]],
             "matrix": replace(tables.matrix_table(record), warnings=()),  # these stand below the summary
             "recipe": yaml.safe_dump(dict(record.settings), sort_keys=False, allow_unicode=True),
@@ -112,7 +111,7 @@ def _runs(records: Sequence[Run]) -> Iterator[dict[str, Any]]:
         recipe = [
             ("method", tables.method_and_placement(record)),
             ("data", f"{data_split(record)}, {record.tasks_total or '?'} tasks"),
-            ("backbone", str(record.setting("backbone.name"))),
+            ("backbone", backbone_label(record)),
             ("seed", str(record.setting("seed"))),
         ]
         recipe += [(row[0], row[1 + number]) for row in differing if row[0] not in main and row[1 + number] != NONE]

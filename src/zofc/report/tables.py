@@ -10,7 +10,7 @@ from zofc.errors import ZofcError
 from zofc.metrics import METRICS
 from zofc.recipe import PAPER_BACKBONE, is_weights_path
 from zofc.report.grid import Grid
-from zofc.report.labels import data_split, labels, learning_rates, placement
+from zofc.report.labels import backbone_label, data_split, differ, labels, learning_rates, placement
 from zofc.runfolder import Run
 from zofc.runfolder.nested import flatten
 from zofc.units import NONE, format_bytes, format_count, format_duration, format_percent, format_signed
@@ -34,6 +34,7 @@ def method_label(record: Run) -> str:
         "joint": record.setting("data.joint") is True,
         "old classes in the loss": record.setting("method.mask") is False,
         "prototypes": record.setting("method.prototypes") is True,
+        "ridge readout": record.setting("method.readout") == "ridge",
     }
     words = ", ".join(word for word, holds in apart.items() if holds)
     return str(record.setting("method.name") or "?") + (f" ({words})" if words else "")
@@ -60,18 +61,19 @@ COSTS: dict[str, tuple[Callable[[Any], str], Callable[[Run], float | None]]] = {
 
 
 def summary_table(records: Sequence[Run]) -> Grid:
-    """One row a run: its data where they differ, placement, accuracies, cost."""
-    data = len({data_split(record) for record in records}) > 1
-    headers = ("run", *["data"] * data, "method and placement", *map(_heading, SUMMARY_METRICS), *COSTS)
+    """One row a run: its data and backbone where they differ, placement, accuracies, cost."""
+    about: dict[str, Callable[[Run], str]] = {"data": data_split, "backbone": backbone_label}
+    about = {name: of for name, of in about.items() if differ(records, of)}
+    about["method and placement"] = method_and_placement
+    headers = ("run", *about, *map(_heading, SUMMARY_METRICS), *COSTS)
     rows, keys = [], []
     for label, record in zip(labels(records), records, strict=True):
         costs = [(form, value(record)) for form, value in COSTS.values()]
         scores = [_score(record, name) for name in SUMMARY_METRICS]
-        about = label, *[data_split(record)] * data, method_and_placement(record)
-        rows.append((*about, *scores, *(form(value) for form, value in costs)))
+        rows.append((label, *(of(record) for of in about.values()), *scores, *(form(value) for form, value in costs)))
         keys.append((*(record.scores[name] for name in SUMMARY_METRICS), *(value for _, value in costs)))
     notes, warnings = _means(records), _run_warnings(records)
-    return Grid(headers, tuple(rows), notes=notes, warnings=warnings, names=2 + data, keys=tuple(keys))
+    return Grid(headers, tuple(rows), notes=notes, warnings=warnings, names=1 + len(about), keys=tuple(keys))
 
 
 def matrix_table(record: Run) -> Grid:
@@ -93,7 +95,7 @@ def matrix_table(record: Run) -> Grid:
 
 def _saved_model_table(record: Run) -> Grid:
     rows = ((str(number), ", ".join(names)) for number, names in enumerate(record.learned, 1))
-    made = f"{method_and_placement(record)}; backbone {record.setting('backbone.name')}"
+    made = f"{method_and_placement(record)}; backbone {backbone_label(record)}"
     title = f"{record.title}: a saved model ({made}) of {sum(map(len, record.learned))} classes"
     notes = ("Measure it on images: zofc evaluate; name their classes: zofc predict.",)
     return Grid(("task", "classes"), tuple(rows), title, notes, names=2)
@@ -106,7 +108,7 @@ def comparison_table(records: Sequence[Run]) -> Grid:
         ("method", *map(method_label, records)),
         ("placement", *(placement(record) for record in records)),
         ("data", *(data_split(record) for record in records)),
-        ("backbone", *(str(record.setting("backbone.name") or NONE) for record in records)),
+        ("backbone", *map(backbone_label, records)),
         ("seeds" if means else "seed", *(str(record.setting("seed")) for record in records)),
     ]
     if any(record.setting("rates") == "searched" for record in records):
