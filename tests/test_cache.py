@@ -192,7 +192,7 @@ def test_a_broken_image_is_met_as_without_a_cache(tmp_path: Path) -> None:
     notices: list[str] = []
     options = replace(ON, skip_broken=True, notice=notices.append)
     assert_same(open_source(spec, replace(options, cache="off")), open_source(spec, options))
-    assert "left out 1 image(s)" in notices[-1]
+    assert "left out 1 of " in notices[-1]
 
 
 # --- what is kept ---

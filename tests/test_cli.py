@@ -7,9 +7,11 @@ import io
 import json
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -21,6 +23,7 @@ from zofc.recipe import Recipe, dump_recipe, load_recipe
 from zofc.report import write_report
 from zofc.report.progress import Display
 from zofc.runfolder import read_runs
+from zofc.training import trainer
 from zofc.training.events import StepStatus
 from zofc.training.runs import start_run, train
 
@@ -100,7 +103,7 @@ def test_run_prints_the_resolved_recipe_and_does_nothing(zofc: Run, tmp_path: Pa
         (["zofc/base", "optimize.peft.queries=0"], "optimize.peft.queries"),
         (["zofc/base", "optimize.peft.epsilon=0"], "optimize.peft.epsilon"),
         (["zofc/base", "optimize.pfet.lr=0.1"], "did you mean 'peft'"),
-        (["demo/zofc", "data.increment=500"], "data.increment"),
+        (["demo/zofc", "data.first=500"], "data.first"),
         (["zofc/base", "data.source=folder:absent"], "absent"),
         (["zofc/base", "data.source=."], "did you mean folder:.?"),
         (["demo/zofc", "peft.blocks=first 99"], "peft.blocks: 'first 99', but the backbone has 6 blocks"),
@@ -141,6 +144,104 @@ def test_a_resumed_run_may_run_elsewhere_but_keeps_its_recipe(zofc: Run, finishe
     assert (finished / "report.html").exists()
     code, said = zofc("run", "--resume", str(finished), "--print")
     assert code == 0 and "threads: 1" in said
+
+
+def test_an_override_is_applied_to_the_recipes_that_have_its_key(
+    zofc: Run, recipe_file: Callable[..., str], tmp_path: Path
+) -> None:
+    trained, still = recipe_file("zofc/base"), recipe_file("ridge/base")
+    code, said = zofc("run", trained, still, "optimize.peft.epochs=3", "data.per_class=3", "--print")
+    assert code == 0, said
+    without = f"{still} has no such setting and runs without optimize.peft.epochs=3, which is applied to {trained}"
+    assert said.count("note: ") == 1 and f"note: {without}" in said
+    first, second = said.split("name: ridge/base")
+    assert "epochs: 3" in first and "optimize: {}" in second and all("per_class: 3" in text for text in (first, second))
+    code, said = zofc("run", still, "optimize.peft.epochs=3")
+    assert code == 2 and "method 'ridge' has no group 'peft'" in said
+    for wrong, expected in (
+        ("optimize.peft.epohcs=3", "did you mean 'epochs'"),
+        ("optimize.pfet.epochs=3", "has no group 'pfet'; did you mean 'peft'"),
+        ("dtaa.per_class=3", "did you mean 'data'"),
+        ("optimize.peft.epochs=none", "optimize.peft.epochs: expected an integer"),
+    ):
+        code, said = zofc("run", trained, still, wrong)
+        assert code == 2 and expected in said, said
+    assert not (tmp_path / "runs").exists()
+    assert "An override is applied to every recipe that has its key" in " ".join(zofc("run", "--help")[1].split())
+
+
+def test_an_interruption_prints_the_command_that_continues_all_runs(
+    zofc: Run, recipe_file: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [recipe_file(name) for name in ("simplecil/base", "ridge/base", "classifier-fo/base")]
+    evaluate = trainer.Trainer._evaluate
+    tasks: list[int] = []
+
+    def evaluate_then_ask(self: trainer.Trainer, *args: Any) -> None:
+        evaluate(self, *args)
+        tasks.append(1)
+        if len(tasks) == 4:  # the first task of the second run
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(trainer.Trainer, "_evaluate", evaluate_then_ask)
+    code, said = zofc("run", *files, "-q")
+    assert code == 130
+    _, _, command = said.partition("stopped and saved; continue with: zofc ")
+    words = command.split()
+    assert words[:2] == ["run", "--resume"] and [Path(word).name.partition("-")[0] for word in words[2:]] == [
+        "ridge", "classifier",
+    ]  # fmt: skip
+    code, said = zofc(*words, "-q")
+    assert code == 0 and "report: runs/report.html" in said, said
+    assert all(run.finished for run in read_runs([tmp_path / "runs"]))
+    code, said = zofc(*words, files[0])
+    assert code == 2 and "--resume continues runs as they are" in said
+
+
+def test_an_interruption_after_a_run_continues_the_next(
+    zofc: Run, recipe_file: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [recipe_file(name, "data.classes=2") for name in ("simplecil/base", "ridge/base")]
+    write = trainer.Trainer._write_results
+
+    def write_then_ask(self: trainer.Trainer, *args: Any) -> None:
+        write(self, *args)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(trainer.Trainer, "_write_results", write_then_ask)
+    code, said = zofc("run", *files, "-q")
+    assert (
+        code == 130 and "is finished; stopped before the next run; continue with: zofc run --resume runs/ridge" in said
+    )
+    assert "runs/simplecil-base" not in said.partition("continue with")[2]
+
+
+def test_images_that_were_left_out_are_listed_in_the_run_folder(
+    zofc: Run, recipe_file: Callable[..., str], tmp_path: Path
+) -> None:
+    photos(tmp_path / "photos", "fox", "hare")
+    (tmp_path / "photos" / "fox" / "bad.png").write_bytes(b"not an image")
+    recipe = recipe_file("simplecil/base", "data.source=folder:photos", "data.classes=null")
+    code, said = zofc("run", recipe, "data.skip_broken=true")
+    assert code == 0 and "images, which cannot be read: photos/fox/bad.png" in said, said
+    (run,) = read_runs([tmp_path / "runs"])
+    assert json.loads((run.path / "skipped.json").read_text()) == {
+        "photos/fox/bad.png": "not an image of a known format"
+    }
+
+
+def test_more_classes_per_task_than_there_are_make_one_task(
+    zofc: Run, recipe_file: Callable[..., str], tmp_path: Path
+) -> None:
+    photos(tmp_path / "photos", "fox", "hare", "owl", "wolf")
+    words = ("data.source=folder:photos", "data.classes=null", "data.increment=10")
+    code, said = zofc("run", recipe_file("simplecil/base", *words))
+    assert code == 0, said
+    assert "data.increment: 10 classes per task, but there are only 4 in folder:photos: all are one task" in said
+    assert "For more tasks: data.increment=2 or less" in said
+    paper = recipe_file("simplecil/base", *words, "paper={table: main, row: simplecil, column: cifar100-inc5}")
+    code, said = zofc("run", paper)
+    assert code == 2 and "there are only 4 in folder:photos; a row of the paper needs its data" in said
 
 
 def test_show_compare_report(zofc: Run, finished: Path, recipe_file: Callable[..., str], tmp_path: Path) -> None:
@@ -223,11 +324,12 @@ def test_only_a_command_that_takes_a_setting_advises_it(zofc: Run, finished: Pat
         (tmp_path / "photos" / "fox" / name).write_bytes(b"not an image")
     for words in (["learn", str(finished)], ["evaluate", str(finished)]):
         code, said = zofc(*words, "folder:photos")
-        assert code == 2 and "Replace or remove it" in said and "skip_broken" not in said
+        assert code == 2 and "3 of 3 images cannot be read" in said and "skip_broken" not in said
         code, said = zofc(*words, "photos")
         assert code == 2 and "did you mean folder:photos?" in said
-    code, said = zofc("run", "demo/zofc", "data.source=folder:photos", "training.device=cpu")
-    assert code == 2 and "With data.skip_broken=true" in said
+    for images in (["demo/zofc", "data.source=folder:photos"], ["folder:photos", "backbone.name=embedded"]):
+        code, said = zofc("run", *images, "training.device=cpu")
+        assert code == 2 and said.count("not an image of a known format") == 3 and "With data.skip_broken=true" in said
 
 
 def test_learn_then_evaluate(zofc: Run, finished: Path, tmp_path: Path) -> None:

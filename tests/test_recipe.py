@@ -234,7 +234,7 @@ WRONG = [
     ("peft.blocks=[0, 1", "peft.blocks: not valid YAML: expected ',' or ']'"),
     ("peft={rank: 1, rank: 2}", "peft.rank: given twice"),
     ("preset=contrlled", "preset: unknown preset 'contrlled'; did you mean 'controlled'?"),
-    ("preset=released", "preset: this recipe has no preset 'released', only: paper, controlled"),
+    ("preset=released", "preset: 'zofc/base' has no preset 'released', only: paper, controlled, fast"),
     ("extends=zofc/base", "extends: belongs in a file"),
     ("seed", "'seed' is not of the form key=value"),
     ("=3", "'=3' is not of the form key=value"),
@@ -560,7 +560,7 @@ def test_a_written_recipe_reads_back_as_itself_and_keeps_its_preset(write: Write
     assert load_recipe(path) == recipe
     assert dump_recipe(load_recipe(path)) == dump_recipe(recipe)
     assert recipe_presets(path) == ["controlled"]
-    assert complaint(path, "preset=paper").endswith("this recipe has no preset 'paper', only: controlled")
+    assert complaint(path, "preset=paper").endswith("'zofc/cifar100-inc5' has no preset 'paper', only: controlled")
 
 
 CHANGES = (

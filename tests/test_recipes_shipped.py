@@ -617,6 +617,11 @@ def test_the_fast_preset_changes_how_a_step_is_made_and_nothing_else(name: str) 
     check_recipe(fast)
 
 
+@pytest.mark.parametrize("name", [name for name in recipe_names() if "fast" not in recipe_presets(name)])
+def test_the_fast_preset_of_other_recipes_changes_nothing(name: str) -> None:
+    assert loaded(name, "fast").model_dump(exclude={"preset"}) == loaded(name).model_dump(exclude={"preset"})
+
+
 def test_every_row_whose_module_moves_by_differences_has_a_fast_preset() -> None:
     for name in recipe_names():
         plan = loaded(name).optimize.get("peft")

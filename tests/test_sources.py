@@ -7,8 +7,10 @@ import io
 import json
 import os
 import pickle
+import re
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,15 +23,16 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, features
 from torchvision.datasets import CIFAR100
 
-from zofc.data import EncodedImages, Source, SourceOptions, describe_sources, open_source
+from zofc.data import EncodedImages, Source, SourceOptions, describe_sources, formats, open_source
 from zofc.data.concat import join
 from zofc.data.decoding import image_sizes, settle
+from zofc.data.formats import image_formats
 from zofc.data.selection import select_per_class
 from zofc.data.source import decode
-from zofc.errors import DataError
+from zofc.errors import BrokenImages, DataError
 
 FORMATS = {"jpg": "JPEG", "png": "PNG", "webp": "WEBP", "gif": "GIF", "bmp": "BMP", "tif": "TIFF"}
 
@@ -166,11 +169,11 @@ def test_per_class_counts_are_honoured_and_seeded(tmp_path: Path, source: str) -
 def test_a_truncated_image_is_found_wherever_it_was_cut(kind: str, fraction: float, seed: int) -> None:
     data = encoded(seed, kind, (40, 30))
     images = EncodedImages([encoded(seed, kind), data[: int(len(data) * fraction)]], ["whole", "cut"])
+    kept, keep, broken = settle(images, limit=0)
+    assert (len(kept), keep.tolist(), list(broken)) == (1, [0], ["cut"])
+    assert broken["cut"] and "Replace" not in broken["cut"]
     with pytest.raises(DataError, match=r"cannot read image cut: .*Replace or remove it\."):
-        settle(images, skip_broken=False, notice=print, limit=0)
-    told: list[str] = []
-    assert settle(images, skip_broken=True, notice=told.append, limit=0)[1].tolist() == [0]
-    assert told == ["left out 1 image(s) that cannot be decoded: cut"]
+        images.load(1)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
@@ -183,10 +186,28 @@ def test_damage_of_any_kind_is_a_data_error_or_harmless(kind: str, at: int, garb
         assert str(error).startswith("cannot read image x: ")
 
 
-def test_every_broken_image_is_named_at_once() -> None:
-    items = [b"", encoded(1), b"nothing", encoded(2)[:50]]
-    with pytest.raises(DataError, match=r"image a: not an image of a known format.* 3 \(a, c, d\)"):
-        settle(EncodedImages(items, list("abcd")), skip_broken=False, notice=print, limit=0)
+def test_every_broken_image_of_both_splits_is_named_at_once(tmp_path: Path, notices: list[str]) -> None:
+    put_classes(tmp_path / "train", {"cat": 3, "dog": 30})
+    put_classes(tmp_path / "test", {"cat": 2, "dog": 2})
+    bad = [tmp_path / "train" / "cat" / "0.png", tmp_path / "test" / "dog" / "1.png"]
+    for file in bad:
+        file.write_bytes(b"nothing")
+    with pytest.raises(BrokenImages) as stopped:
+        open_source(f"folder:{tmp_path}", SourceOptions())
+    assert str(stopped.value).splitlines() == [
+        f"folder:{tmp_path}: 2 of 37 images cannot be read:",
+        *(f"  {file}: not an image of a known format" for file in bad),
+        "Replace or remove them.",
+    ]
+    bad += [cut_off(tmp_path / "train" / "dog" / f"{number}.png") for number in range(24)]
+    with pytest.raises(BrokenImages, match=r"26 of 37 images") as stopped:
+        open_source(f"folder:{tmp_path}", SourceOptions())
+    lines = str(stopped.value).splitlines()
+    assert len(lines) == 1 + 20 + 1 + 1 and lines[-2] == "  and 6 more"
+    assert stopped.value.images.keys() == set(map(str, bad))  # from Python, all of them
+    source = open_source(f"folder:{tmp_path}", SourceOptions(skip_broken=True, notice=notices.append))
+    assert source.skipped == stopped.value.images and source.skipped[str(bad[0])] == "not an image of a known format"
+    assert notices[0].endswith("and 21 more") and "left out 26 of 37 images" in notices[0]
 
 
 def test_postscript_in_disguise_is_not_run(tmp_path: Path) -> None:
@@ -199,12 +220,12 @@ def test_a_truncated_file_is_found_when_the_folder_is_opened(tmp_path: Path, not
     put_classes(tmp_path / "train", {"cat": 3, "dog": 3}, "jpg")
     put_classes(tmp_path / "test", {"cat": 1, "dog": 1}, "jpg")
     bad = cut_off(tmp_path / "train" / "cat" / "1.jpg")
-    with pytest.raises(DataError, match=f"cannot read image {bad}"):
+    with pytest.raises(DataError, match=rf"1 of 8 images cannot be read:\n  {bad}: .*\nReplace or remove it\."):
         open_source(f"folder:{tmp_path}", SourceOptions())
     source = open_source(f"folder:{tmp_path}", SourceOptions(skip_broken=True, notice=notices.append))
     assert counts(source, "train") == {"cat": 2, "dog": 3}
     assert len(source.train.images) == 5
-    assert notices == [f"left out 1 image(s) that cannot be decoded: {bad}"]
+    assert notices == [f"folder:{tmp_path}: left out 1 of 8 images, which cannot be read: {bad}"]
 
 
 def test_a_class_whose_images_are_all_broken_is_an_error_even_if_they_may_be_left_out(tmp_path: Path) -> None:
@@ -220,7 +241,7 @@ def test_a_class_whose_images_are_all_broken_is_an_error_even_if_they_may_be_lef
 
 def test_images_of_one_size_are_kept_decoded_and_know_their_files(tmp_path: Path) -> None:
     files = [put(tmp_path / f"{i}.png", seed=i) for i in range(5)]
-    images, keep = settle(EncodedImages(files, [f.name for f in files]), False, print)
+    images, keep, _ = settle(EncodedImages(files, [f.name for f in files]))
     assert images.array is not None
     assert images.array.shape == (5, 10, 12, 3)
     assert keep.tolist() == [0, 1, 2, 3, 4]
@@ -234,7 +255,7 @@ def test_other_images_stay_encoded(why: str) -> None:
     limit = 3 * 12 * 10 * 3 - 1 if why == "too large" else 2**30
     if why == "first broken":
         items[0] = b""
-    images, keep = settle(EncodedImages(items, list("abc")), why == "first broken", lambda text: None, limit)
+    images, keep, _ = settle(EncodedImages(items, list("abc")), limit)
     assert images.array is None
     assert len(images) == len(keep) == (2 if why == "first broken" else 3)
 
@@ -287,7 +308,7 @@ def test_values_of_no_known_scale_are_refused_when_the_data_is_opened(tmp_path: 
     bad.write_bytes(written(Image.fromarray(values), "TIFF"))
     for size in ((12, 10), values.shape[::-1]):  # sizes that differ, and one for all
         put(tmp_path / "fox" / "1.png", size=size)
-        with pytest.raises(DataError, match=rf"^{bad}: values of type .* have no known scale\. Give it 8 or 16"):
+        with pytest.raises(DataError, match=rf"\n  {bad}: values of type .* have no known scale; give it 8 or 16"):
             open_source(f"folder:{tmp_path}", SourceOptions(test_fraction=0.0))
 
 
@@ -344,17 +365,114 @@ def test_a_lone_train_folder_is_not_taken_for_a_class(tmp_path: Path) -> None:
     assert open_source(f"folder:{tmp_path}", SourceOptions()).classes == ("cat", "dog")
 
 
-def test_other_files_are_ignored_with_one_notice_and_subfolders_are_searched(
-    tmp_path: Path, notices: list[str]
-) -> None:
+def test_other_files_are_ignored_and_named_and_subfolders_are_searched(tmp_path: Path, notices: list[str]) -> None:
     put_classes(tmp_path, {"cat": 2, "dog": 2})
     put(tmp_path / "dog" / "puppies" / "small" / "0.jpg")
-    for name in ("README", "cat/notes.txt", "dog/puppies/labels.csv", "cat/.DS_Store"):
+    put(tmp_path / "loose.png")
+    for name in ("README", "cat/notes.txt", "dog/puppies/film.mp4", "cat/.DS_Store", ".hidden"):
         (tmp_path / name).write_text("not an image")
     source = open_source(f"folder:{tmp_path}", SourceOptions(notice=notices.append, test_fraction=0.0))
     assert counts(source, "train") == {"cat": 2, "dog": 3}
-    assert len(notices) == 1
-    assert "ignored 3 file(s)" in notices[0]
+    assert [text.removeprefix(f"folder:{tmp_path}: ") for text in notices] == [
+        "ignored 1 image(s) outside class folders: loose.png",
+        "ignored 3 file(s) that are not images: README, cat/notes.txt, dog/puppies/film.mp4",
+    ]
+
+
+def test_of_many_ignored_files_the_first_are_named(tmp_path: Path, notices: list[str]) -> None:
+    for split in ("train", "test"):
+        put_classes(tmp_path / split, {"cat": 1})
+        for number in range(4):
+            (tmp_path / split / f"{number}.pdf").write_text("")
+    open_source(f"folder:{tmp_path}", SourceOptions(notice=notices.append))
+    names = "test/0.pdf, test/1.pdf, test/2.pdf, test/3.pdf, train/0.pdf and 3 more"
+    assert notices == [f"folder:{tmp_path}: ignored 8 file(s) that are not images: {names}"]
+
+
+# --- formats that need more than Pillow ---
+
+
+@pytest.fixture
+def without_heic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if pillow-heif were not installed."""
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    image_formats.cache_clear()
+    yield
+    monkeypatch.undo()
+    image_formats.cache_clear()
+
+
+HEIC = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic"  # how such a file begins
+INSTALL = 'pip install "zofc[heic]"'
+
+
+@pytest.mark.usefixtures("without_heic")
+def test_heic_images_are_counted_with_the_remedy(tmp_path: Path, notices: list[str]) -> None:
+    put_classes(tmp_path, {"cat": 2, "dog": 2})
+    for name in ("cat/a.heic", "dog/b.HEIC", "dog/c.heif"):
+        (tmp_path / name).write_bytes(HEIC)
+    source = open_source(f"folder:{tmp_path}", SourceOptions(notice=notices.append, test_fraction=0.0))
+    assert len(source.train) == 4
+    said = f"ignored 3 HEIC image(s): cat/a.heic, dog/b.HEIC, dog/c.heif. To read them: {INSTALL}"
+    assert notices == [f"folder:{tmp_path}: {said}"]
+
+
+@pytest.mark.usefixtures("without_heic")
+def test_a_class_of_heic_images_alone_names_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "fox").mkdir()
+    (tmp_path / "fox" / "a.heic").write_bytes(HEIC)
+    remedy = re.escape(f"To read 1 HEIC image(s) there: {INSTALL}")
+    with pytest.raises(DataError, match=rf"no images in class folders .* {remedy}"):
+        open_source(f"folder:{tmp_path}", SourceOptions())
+    put_classes(tmp_path, {"cat": 2})
+    with pytest.raises(DataError, match=rf"class folder .*fox has no images.* {remedy}"):
+        open_source(f"folder:{tmp_path}", SourceOptions())
+
+
+@pytest.mark.usefixtures("without_heic")
+@pytest.mark.parametrize("name", ["photo.heic", "photo.jpg"])
+def test_a_heic_image_is_known_by_its_content(name: str) -> None:
+    with pytest.raises(
+        DataError, match=re.escape(f"cannot read image {name}: HEIC is not supported here; to read it:")
+    ):
+        decode(HEIC, name)
+
+
+def test_heic_images_are_read_with_the_extra(tmp_path: Path, notices: list[str]) -> None:
+    heif = pytest.importorskip("pillow_heif")
+    put_classes(tmp_path, {"cat": 2})
+    turned, exif = Image.new("RGB", (64, 32), "red"), Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    heif.from_pillow(turned).save(tmp_path / "cat" / "plain.heic")
+    heif.from_pillow(turned).save(tmp_path / "cat" / "turned.heic", exif=exif.tobytes())
+    source = open_source(f"folder:{tmp_path}", SourceOptions(notice=notices.append, test_fraction=0.0))
+    assert notices == [] and len(source.train) == 4
+    images = {Path(file).name: source.train.images.load(i) for i, file in enumerate(file_names(source, "train"))}
+    assert (images["plain.heic"].size, images["turned.heic"].size) == ((64, 32), (32, 64))
+    assert images["turned.heic"].getpixel((5, 5))[0] > 200
+    sizes = image_sizes(source.train.images)
+    assert [tuple(size) for size in sizes[-2:]] == [(32, 64), (64, 32)]
+
+
+@pytest.mark.skipif(not features.check("avif"), reason="this Pillow has no AVIF")
+def test_avif_images_are_read_by_pillow(tmp_path: Path, notices: list[str]) -> None:
+    put_classes(tmp_path, {"cat": 1})
+    Image.new("RGB", (64, 32), "red").save(tmp_path / "cat" / "a.avif")
+    source = open_source(f"folder:{tmp_path}", SourceOptions(notice=notices.append, test_fraction=0.0))
+    assert notices == [] and len(source.train) == 2
+
+
+def test_avif_that_pillow_lacks_names_its_own_remedy(
+    tmp_path: Path, notices: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(formats.features, "check", lambda feature: False)
+    image_formats.cache_clear()
+    put_classes(tmp_path, {"cat": 1})
+    (tmp_path / "cat" / "a.avif").write_bytes(b"")
+    open_source(f"folder:{tmp_path}", SourceOptions(notice=notices.append, test_fraction=0.0))
+    monkeypatch.undo()
+    image_formats.cache_clear()
+    assert "ignored 1 AVIF image(s): cat/a.avif. To read them: pip install --upgrade pillow" in notices[0]
 
 
 @pytest.mark.parametrize(
@@ -547,7 +665,7 @@ def test_imagenet_r_prepared_as_train_and_test_folders(tmp_path: Path) -> None:
         ("n01443537/0.jpg\n", None, r"cannot read the list .*test\.txt"),
         ("\n", "n01443537/1.jpg\n", r"train\.txt is empty"),
         ("n01443537/0.jpg\n", "n01484850/1.jpg\n", r"in the test set only: 'n01484850'"),
-        ("n01443537/0.jpg\n", "n01443537/99.jpg\n", r"cannot read image .*99\.jpg: there is no such file"),
+        ("n01443537/0.jpg\n", "n01443537/99.jpg\n", r"99\.jpg: there is no such file"),
     ],
 )
 def test_imagenet_r_lists_that_cannot_be_used(imagenet_r: Path, train: str, test: str | None, message: str) -> None:
@@ -781,12 +899,12 @@ def test_parquet_classes_without_images_are_left_out_with_a_notice(tmp_path: Pat
 def test_a_broken_row_is_named_or_left_out(tmp_path: Path, notices: list[str], damage: bytes | None) -> None:
     write_shard(tmp_path / "train-0.parquet", [0, 1, 0, 1], broken={2: damage})
     write_shard(tmp_path / "test-0.parquet", [0, 1])
-    with pytest.raises(DataError, match=r"cannot read image .*train-0\.parquet row 2"):
+    with pytest.raises(DataError, match=r"1 of 6 images cannot be read:\n.*train-0\.parquet row 2: "):
         open_source(f"parquet:{tmp_path}", SourceOptions())
     options = SourceOptions(skip_broken=True, notice=notices.append)
     source = open_source(f"parquet:{tmp_path}", options)
     assert source.train.labels.tolist() == [0, 1, 1]
-    assert "train-0.parquet row 2" in notices[0]
+    assert "train-0.parquet row 2" in notices[0] and list(source.skipped) == [f"{tmp_path / 'train-0.parquet'} row 2"]
 
 
 def _parquet_text(root: Path) -> None:

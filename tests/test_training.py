@@ -160,19 +160,20 @@ def command(recipe: Recipe, tmp_path: Path, *words: str) -> list[str]:
 def start_and_signal(
     recipe: Recipe, tmp_path: Path, number: signal.Signals, wanted: Callable[[list[Event]], bool]
 ) -> tuple[Path, subprocess.Popen[str]]:
-    """Run in a process of its own and send a signal as soon as its events satisfy `wanted`."""
+    """Run in a process group of its own and signal all of it as soon as its events satisfy `wanted`."""
     process = subprocess.Popen(
         command(recipe, tmp_path),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         logs = list((tmp_path / "runs").glob("*/events.jsonl"))
         lines = logs[0].read_text().splitlines() if logs else []
         if wanted([json.loads(line) for line in lines if line.endswith("}")]):
-            process.send_signal(number)
+            os.killpg(process.pid, number)  # as a terminal, `timeout` and a scheduler do
             break
         time.sleep(0.005)
     process.wait(60)
@@ -230,6 +231,23 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_continue(long_recipe: Recipe, stra
     assert f"zofc run --resume {run}" in said.replace("\n", "") and "Traceback" not in said
     train(resume_run(run))
     assert result(run) == straight
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "asked to stop"])
+def test_a_signal_to_the_whole_group_stops_a_run_that_has_workers(
+    tiny_recipe: Make, tmp_path: Path, number: signal.Signals
+) -> None:
+    """The processes that make batches get it too, and must not take the run down with them."""
+    many = "optimize.peft.epochs=200", "optimize.peft.queries=1", "optimize.head.epochs=4", "training.threads=1"
+    recipe = tiny_recipe("zofc/base", *many, "training.loading=workers", "training.workers=2", "data.classes=2")
+    run, process = start_and_signal(
+        recipe, tmp_path, number, lambda events: sum(event["event"] == "epoch" for event in events) > 2
+    )
+    assert process.stdout is not None
+    said = process.stdout.read()
+    assert process.returncode == 130, said
+    assert f"stopped and saved; continue with: zofc run --resume {run}" in said and "Traceback" not in said
+    assert load_checkpoint(open_run(run)) is not None
 
 
 @pytest.fixture

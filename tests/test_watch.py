@@ -49,9 +49,9 @@ class Script:
         self.now += after
         self.write(self.text(kind, **fields))
 
-    def start(self, kind: str = "run_started", task: int = 0, epoch: int = 0, step: int = 0) -> None:
+    def start(self, kind: str = "run_started", task: int = 0, epoch: int = 0, step: int = 0, **fields: Any) -> None:
         self.send(kind, name="[imaginary]", method="adapter", groups=["peft"], tasks=3, classes=6, device="cpu",
-                  parameters=9, position={"task": task, "epoch": epoch, "step": step})  # fmt: skip
+                  parameters=9, position={"task": task, "epoch": epoch, "step": step}, **fields)  # fmt: skip
 
     def task(self, number: int, step: int = 0) -> None:
         self.send("task_started", task=number, classes=["a", "b"], images=40, epochs=2, steps=20, step=step)
@@ -242,6 +242,28 @@ def test_the_time_left_is_that_of_what_is_to_come(script: Script) -> None:
     assert viewed(script).remaining(script.now + 5) == 5 + 3
     script.finish()
     assert viewed(script).remaining(script.now) is None
+
+
+def test_tasks_that_train_nothing_take_no_time_until_one_has_been_seen(script: Script) -> None:
+    script.start(epochs=[2, 0, 0])
+    script.task(0)
+    script.epoch(0, 0)
+    assert viewed(script).remaining(script.now) == 10
+    script.epoch(0, 1)
+    script.send("task_trained", task=0, seconds=20.0, steps=20, peak_memory=0)
+    script.send("evaluated", 1.0, task=0, row=[95.0], all_classes=95.0, seconds=1.0)
+    assert viewed(script).remaining(script.now) == 2 + 3  # evaluation alone
+    script.send("task_started", task=1, classes=["c"], images=40, epochs=0, steps=0, step=0)
+    script.send("task_trained", 4.0, task=1, seconds=4.0, steps=0, peak_memory=0)
+    script.send("evaluated", 2.0, task=1, row=[90.0, 95.0], all_classes=92.0, seconds=2.0)
+    assert viewed(script).remaining(script.now) == 4 + 3
+
+
+def test_tasks_with_fewer_epochs_take_less_time(script: Script) -> None:
+    script.start(epochs=[2, 1, 1])
+    script.task(0)
+    script.epoch(0, 0)
+    assert viewed(script).remaining(script.now) == 10 + 2 * 10
 
 
 def test_everything_there_is_to_see_is_shown(script: Script) -> None:

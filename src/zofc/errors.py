@@ -6,7 +6,8 @@ The command line prints the message alone; from Python they are ordinary excepti
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Mapping
 
 
 class ZofcError(Exception):
@@ -27,8 +28,24 @@ class DataError(ZofcError):
     """Images or labels that cannot be used."""
 
 
+class UnreadableImage(DataError):
+    """An image that cannot be decoded."""
+
+    def __init__(self, name: str, reason: str, remedy: str = "Replace or remove it.") -> None:
+        super().__init__(name, reason, remedy)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        name, reason, remedy = self.args
+        return f"cannot read image {name}: {reason}. {remedy}".rstrip()
+
+
 class BrokenImages(DataError):
     """Images of a data set that cannot be decoded, which a recipe may allow to be left out."""
+
+    def __init__(self, text: str, images: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.images = dict(images or {})  # all of them, with the reasons
 
 
 class WeightsError(ZofcError):
@@ -48,9 +65,18 @@ class DivergedError(ZofcError):
 
 
 class Interrupted(ZofcError):
-    """The user asked to stop; what was done is saved."""
+    """The user asked to stop; what was done is saved. The message says how to continue the runs that are given."""
 
     exit_code = 130
+
+    def __init__(self, what: str, *runs: object) -> None:
+        super().__init__(f"{what}; {continue_command(*runs)}" if runs else what)
+        self.what = what
+
+
+def continue_command(*runs: object) -> str:
+    """How to continue runs, by their folders."""
+    return f"continue with: zofc run --resume {shlex.join(map(str, runs))}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

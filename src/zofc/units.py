@@ -1,8 +1,9 @@
-"""How quantities are written and read, everywhere: bytes in binary units, durations, counts, percentages."""
+"""How quantities are written and read, everywhere: bytes in binary units, durations, counts, percentages, names."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 NONE = "—"  # a value that there is not
 MIB, GIB = 2**20, 2**30
@@ -54,3 +55,9 @@ def format_percent(value: float | None, digits: int = 2) -> str:
 def format_signed(value: float | None) -> str:
     """A difference of percentages, with its sign."""
     return NONE if value is None else f"{value:+.2f}".replace("-", "−")
+
+
+def format_names(names: Sequence[str], most: int = 5) -> str:
+    """The first names and how many more there are: `a, b, c and 37 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

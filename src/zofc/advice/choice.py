@@ -14,7 +14,7 @@ from zofc.model.backbone import EMBEDDED, Backbone, load_backbone
 from zofc.model.catalog import CatalogEntry, backbones, is_downloaded
 from zofc.recipe import Recipe, load_recipe
 from zofc.training.device import pick_device
-from zofc.training.resolve import open_data
+from zofc.training.resolve import open_sources
 
 TRAINED, CLOSED_FORM = "zo-ridge/base", "ridge/base"
 PROJECTED = ("ridge.projection=8192", "ridge.orthogonal=true")
@@ -70,7 +70,7 @@ def choose_recipe(source: str | None = None, overrides: Sequence[str] = ()) -> C
             f"{(backbone.image_size / size) ** 2:.0f} times as long",
         )
     if source is not None:
-        classes = len(open_data(plain, source, lambda _: None).classes)
+        classes = len(open_sources(plain, lambda _: None)[0].classes)
         increment = _pick_increment(classes)
         choose(f"data.increment={increment}", f"{classes} classes in tasks of {increment}")
     size = int(given.get("backbone.image_size") or size)

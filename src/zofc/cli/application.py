@@ -73,6 +73,11 @@ def say(text: str) -> None:
     out.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
+def note(text: str) -> None:
+    """Print a note to standard error."""
+    err.print(f"[yellow]note[/]: {escape(text)}", highlight=False, soft_wrap=True)
+
+
 def warn(text: str) -> None:
     """Print a warning to standard error."""
     err.print(f"Warning: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`zofc run`: train recipes, or continue a run."""
+"""`zofc run`: train recipes, or continue runs."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
-from zofc.cli.application import PluginFiles, Quiet, app, err, finish_runs, out, say, split_words
+from zofc.cli.application import PluginFiles, Quiet, app, finish_runs, note, out, say, split_words
+from zofc.errors import Interrupted
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from zofc.recipe import Recipe
+    from zofc.runfolder import Run
 
 DEMONSTRATION = ("demo/zofc", "demo/first-order", "demo/zo-ridge")
 
@@ -25,7 +28,9 @@ def run(
             help="Recipes (names or files), or images (folder:PATH) for a recipe that fits them, and dotted overrides.",
         ),
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Continue the run in this folder, and those in further folders that are given.")
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Run anew, even if the same run is there already.")] = False,
     show: Annotated[bool, typer.Option("--print", help="Print the resolved recipe and stop.")] = False,
     runs: Annotated[Path, typer.Option("--runs", help="Folder that holds the run folders.")] = Path("runs"),
@@ -36,54 +41,106 @@ def run(
 
     For images without a recipe (`zofc run folder:my_images`), backbone, learner and tasks are chosen and explained.
     The same recipe finds its run again: a finished one is shown, an unfinished one is continued.
+
+    An override is applied to every recipe that has its key. Where only some have it (optimize.peft.epochs=6 with
+    zofc/base and ridge/base, which trains nothing), a note names those that run without it. To give an override to one
+    recipe alone, run that recipe by a command of its own.
     """
-    from zofc.recipe import METHOD_SECTIONS, dump_recipe
     from zofc.runfolder.run import open_run, page_in
 
     names, overrides = split_words(words or [])
-    if resume is not None and (len(names) > 1 or again):
-        raise typer.BadParameter("--resume continues one run as it is: give one recipe or none, and no --again")
-    usual = DEMONSTRATION if resume is None else [str(open_run(resume).recipe_file)]
-    choices = [_choose(name, overrides) for name in names or usual]
+    stopped, names = _split_run_folders(resume, names)
+    if stopped and (again or len(names) > (len(stopped) == 1)):
+        raise typer.BadParameter("--resume continues runs as they are: give one recipe for one run or none, no --again")
+    choices = _choose(names or [str(open_run(path).recipe_file) for path in stopped] or DEMONSTRATION, overrides)
     recipes = [recipe for recipe, _ in choices]
     if show:
         for recipe in recipes:
-            settings = {*recipe.sections, recipe.method.name, recipe.method.readout} & {*METHOD_SECTIONS}
-            if plugin or settings:  # else the methods, which are slow to import, have nothing to add
-                from zofc.methods import complete_recipe
-
-                recipe = complete_recipe(recipe)
-            out.print(dump_recipe(recipe), markup=False, highlight=False, end="", soft_wrap=True)
+            _print_recipe(recipe, bool(plugin))
         return
 
-    from zofc.report.progress import Display
-    from zofc.training.runs import data_changed, resume_run, start_run, train
+    from zofc.training.runs import resume_run, start_run
 
-    if resume is not None:
-        folders = [resume_run(resume, recipes[0])]
+    if stopped:
+        folders = [resume_run(path, recipe) for path, recipe in zip(stopped, recipes, strict=True)]
     else:
         folders = [start_run(recipe, runs, again) for recipe in recipes]
-    for folder, (_, reasons) in zip(folders, choices, strict=True):
-        if folder.finished and not quiet:
-            say(f"{folder} is finished already (run anew with --again)")
-        for change in data_changed(folder) if folder.finished else ():
-            err.print(f"[yellow]note[/]: {escape(change)}; --again trains anew", highlight=False, soft_wrap=True)
-        train(folder, [Display(out, quiet)], reasons)
-    finish_runs([folder.path for folder in folders], page_in(resume or runs))
+    _train_all(folders, [reasons for _, reasons in choices], quiet)
+    page = runs if resume is None else resume if len(folders) == 1 else resume.parent
+    finish_runs([folder.path for folder in folders], page_in(page))
     for folder in folders:
         say(f"run: {folder}")
 
 
-def _choose(name: str, overrides: list[str]) -> tuple[Recipe, tuple[str, ...]]:
-    """A recipe by its name or file, or one for the images that are named instead, with the reasons."""
-    from zofc.recipe import load_recipe, recipe_names
+def _split_run_folders(resume: Path | None, names: list[str]) -> tuple[list[Path], list[str]]:
+    """The folders of the runs to continue, and the names of recipes among the words."""
+    from zofc.runfolder import Run
+
+    if resume is None:
+        return [], names
+    more = [name for name in names if Run(name).exists]
+    return [resume, *map(Path, more)], [name for name in names if name not in more]
+
+
+def _choose(names: Sequence[str], overrides: list[str]) -> list[tuple[Recipe, Sequence[str]]]:
+    """Recipes by their names or files, or for the images that are named instead, with the reasons of each choice."""
+    sources = {name: source for name in names if (source := _source(name)) is not None}
+    recipes = iter(_load([name for name in names if name not in sources], overrides))
+    choices: list[tuple[Recipe, Sequence[str]]] = []
+    for name in names:
+        if name in sources:
+            from zofc.advice.choice import choose_recipe
+
+            choice = choose_recipe(sources[name], overrides)
+            choices.append((choice.recipe, choice.reasons))
+        else:
+            choices.append((next(recipes), ()))
+    return choices
+
+
+def _source(name: str) -> str | None:
+    """The images that a word names, if it names no recipe."""
+    from zofc.recipe import recipe_names
 
     if name in recipe_names() or name.endswith((".yaml", ".yml")):  # quick: no need to import what opens images
-        return load_recipe(name, overrides), ()
-    from zofc.advice.choice import choose_recipe, source_of
+        return None
+    from zofc.advice.choice import source_of
 
-    source = source_of(name)
-    if source is None:
-        return load_recipe(name, overrides), ()
-    choice = choose_recipe(source, overrides)
-    return choice.recipe, choice.reasons
+    return source_of(name)
+
+
+def _load(names: Sequence[str], overrides: list[str]) -> list[Recipe]:
+    if len(names) > 1 and overrides:
+        from zofc.training.overrides import load_recipes
+
+        return load_recipes(names, overrides, note)
+    from zofc.recipe import load_recipe
+
+    return [load_recipe(name, overrides) for name in names]
+
+
+def _print_recipe(recipe: Recipe, plugins: bool) -> None:
+    from zofc.recipe import METHOD_SECTIONS, dump_recipe
+
+    settings = {*recipe.sections, recipe.method.name, recipe.method.readout} & {*METHOD_SECTIONS}
+    if plugins or settings:  # else the methods, which are slow to import, have nothing to add
+        from zofc.methods import complete_recipe
+
+        recipe = complete_recipe(recipe)
+    out.print(dump_recipe(recipe), markup=False, highlight=False, end="", soft_wrap=True)
+
+
+def _train_all(runs: Sequence[Run], reasons: Sequence[Sequence[str]], quiet: bool) -> None:
+    """Train what is left of the runs, one after another. The message of an interruption continues all of them."""
+    from zofc.report.progress import Display
+    from zofc.training.runs import data_changed, train
+
+    for number, one in enumerate(runs):
+        if one.finished and not quiet:
+            say(f"{one} is finished already (run anew with --again)")
+        for change in data_changed(one) if one.finished else ():
+            note(f"{change}; --again trains anew")
+        try:
+            train(one, [Display(out, quiet)], reasons[number])
+        except Interrupted as stop:
+            raise Interrupted(stop.what, *(rest for rest in runs[number:] if not rest.finished)) from None

@@ -6,7 +6,7 @@ Pillow lets go of the interpreter while it decodes, so threads are enough.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from zofc.data.concat import JoinedImages
 from zofc.data.rgb import as_rgb, is_deep
-from zofc.data.source import ArrayImages, EncodedImages, Images, open_encoded
+from zofc.data.source import ArrayImages, EncodedImages, Images, SourceOptions, open_encoded
 from zofc.data.stored import StoredImages
-from zofc.errors import BrokenImages, DataError
+from zofc.errors import BrokenImages, UnreadableImage
+from zofc.units import format_names
 
 IN_MEMORY = 2 * 2**30  # bytes of decoded images that a set may keep
+MOST_NAMED = 20  # images that an error lists
 T = TypeVar("T")
 
 
@@ -50,69 +52,73 @@ def image_sizes(images: Images) -> NDArray[np.int64]:
     return np.array([(image.height, image.width) for image in decoded], np.int64).reshape(-1, 2)
 
 
-def find_faults(images: EncodedImages) -> list[DataError | None]:
+def find_faults(images: EncodedImages) -> list[UnreadableImage | None]:
     """What keeps each image from being decoded, if anything."""
 
-    def fault(index: int) -> DataError | None:
+    def fault(index: int) -> UnreadableImage | None:
         try:
             with open_encoded(images.items[index], images.names[index]) as image:
                 image.draft(None, (1, 1))  # JPEG: an eighth of the resolution, but all of the file is read
                 image.load()
                 if is_deep(image):
                     as_rgb(image, images.names[index])
-        except DataError as error:
+        except UnreadableImage as error:
             return error
         return None
 
     return list(in_threads(fault, len(images)))
 
 
-def settle(
-    images: EncodedImages, skip_broken: bool, notice: Callable[[str], None], limit: int = IN_MEMORY
-) -> tuple[Images, NDArray[np.int64]]:
-    """The images that can be decoded, in memory if they share one size and fit, and their indices; a broken one is an
-    error unless it may be left out."""
+def settle(images: EncodedImages, limit: int = IN_MEMORY) -> tuple[Images, NDArray[np.int64], dict[str, str]]:
+    """The images that can be decoded, in memory if they share one size and fit; their indices; the other images by
+    name, with the reasons."""
     array, faults = _decode_alike(images, limit)
-    keep = _sound(faults if array is not None else find_faults(images), images, skip_broken, notice)
+    if array is None:
+        faults = find_faults(images)
+    keep = np.array([i for i, fault in enumerate(faults) if fault is None], np.int64)
+    broken = {images.name(i): fault.reason for i, fault in enumerate(faults) if fault is not None}
     kept: Images = images if array is None else ArrayImages(array, names=images.names)
-    return kept if len(keep) == len(images) else kept.take(keep), keep
+    return kept if not broken else kept.take(keep), keep, broken
 
 
-def _decode_alike(images: EncodedImages, limit: int) -> tuple[NDArray[np.uint8] | None, list[DataError | None]]:
+def report_broken(name: str, broken: Mapping[str, str], total: int, options: SourceOptions) -> None:
+    """Refuse a source with images that cannot be decoded, naming them all at once (of many the first), unless they may
+    be left out, which is then a notice."""
+    if not broken:
+        return
+    count = f"{len(broken)} of {total} images"
+    if options.skip_broken:
+        options.notice(f"{name}: left out {count}, which cannot be read: {format_names(list(broken))}")
+        return
+    lines = [f"{image}: {reason}" for image, reason in broken.items()]
+    if len(lines) > MOST_NAMED:
+        lines[MOST_NAMED:] = [f"and {len(lines) - MOST_NAMED} more"]
+    text = "\n  ".join([f"{name}: {count} cannot be read:", *lines])
+    raise BrokenImages(f"{text}\nReplace or remove {'them' if len(broken) > 1 else 'it'}.", broken)
+
+
+def _decode_alike(images: EncodedImages, limit: int) -> tuple[NDArray[np.uint8] | None, list[UnreadableImage | None]]:
     """All images as (n, height, width, 3) with what was wrong with each, or None at the first odd size."""
     first = None
-    with suppress(DataError):
+    with suppress(UnreadableImage):
         first = images.size(0) if len(images) else None
     if first is None or len(images) * first[0] * first[1] * 3 > limit:
         return None, []
     array = np.zeros((len(images), *first, 3), np.uint8)
 
-    def decode(index: int) -> DataError | bool | None:
+    def decode(index: int) -> UnreadableImage | bool | None:
         try:
             pixels = np.asarray(images.load(index))
-        except DataError as error:
+        except UnreadableImage as error:
             return error
         if pixels.shape != array.shape[1:]:
             return False
         array[index] = pixels
         return None
 
-    faults: list[DataError | None] = []
+    faults: list[UnreadableImage | None] = []
     for result in in_threads(decode, len(images)):
         if result is False:
             return None, []
-        faults.append(result if isinstance(result, DataError) else None)
+        faults.append(result if isinstance(result, UnreadableImage) else None)
     return array, faults
-
-
-def _sound(
-    faults: Sequence[DataError | None], images: Images, skip_broken: bool, notice: Callable[[str], None]
-) -> NDArray[np.int64]:
-    broken = [i for i, fault in enumerate(faults) if fault is not None]
-    names = ", ".join(images.name(i) for i in broken[:5]) + (", …" if len(broken) > 5 else "")
-    if broken and not skip_broken:
-        others = "" if len(broken) == 1 else f" Broken of these {len(faults)} images: {len(broken)} ({names})."
-        raise BrokenImages(f"{faults[broken[0]]}{others}")
-    if broken:
-        notice(f"left out {len(broken)} image(s) that cannot be decoded: {names}")
-    return np.setdiff1d(np.arange(len(faults)), broken)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofc.data.decode_cache import SAMPLE, CachePart, cache_key, is_small, open_stores
-from zofc.data.decoding import IN_MEMORY, settle
+from zofc.data.decoding import IN_MEMORY, report_broken, settle
 from zofc.data.selection import check_trainable, select_split
 from zofc.data.source import EncodedImages, ImageSet, Source, SourceOptions
 from zofc.data.stored import StoredImages
@@ -48,9 +48,12 @@ def open_file_lists(
         for split, files in (("train", train), ("test", test))
     }
     store = _open_store(name, train, test, sum(len(part.files) for part in chosen.values()), options)
-    sets = {split: _read(part, store, options) for split, part in chosen.items()}
-    check_trainable(classes, sets["train"].labels, sets["test"].labels, name)  # broken ones may have been left out
-    return Source(name, tuple(classes), **sets, checksum=files_checksum(train, test), domain_names=tuple(domain_names))
+    (train_set, broken), (test_set, broken_tests) = (_read(part, store) for part in chosen.values())
+    skipped = {**broken, **broken_tests}
+    report_broken(name, skipped, sum(len(part.files) for part in chosen.values()), options)
+    check_trainable(classes, train_set.labels, test_set.labels, name)  # broken ones may have been left out
+    checksum = files_checksum(train, test)
+    return Source(name, tuple(classes), train_set, test_set, checksum, tuple(domain_names), skipped)
 
 
 Stored = Callable[[FileList], StoredImages | None]  # the cached images of some files; None if one of them is broken
@@ -83,12 +86,13 @@ def _encoded(root: Path, files: Sequence[str]) -> EncodedImages:
     return EncodedImages(paths, [str(path) for path in paths])
 
 
-def _read(chosen: FileList, store: Stored | None, options: SourceOptions) -> ImageSet:
+def _read(chosen: FileList, store: Stored | None) -> tuple[ImageSet, dict[str, str]]:
+    """The images of these files, and those that cannot be decoded, with the reasons."""
     if store is not None and (stored := store(chosen)) is not None:
-        return ImageSet(stored, chosen.labels, chosen.domains)
-    images, keep = settle(_encoded(chosen.root, chosen.files), options.skip_broken, options.notice)
+        return ImageSet(stored, chosen.labels, chosen.domains), {}
+    images, keep, broken = settle(_encoded(chosen.root, chosen.files))
     chosen = chosen.take(keep)
-    return ImageSet(images, chosen.labels, chosen.domains)
+    return ImageSet(images, chosen.labels, chosen.domains), broken
 
 
 def _state(file: Path) -> tuple[int, int, int]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
-from PIL import Image
 
 from zofc.data.file_list import FileList, open_file_lists
+from zofc.data.formats import REMEDIES, image_suffixes, missing_formats
 from zofc.data.roots import find_path
 from zofc.data.selection import hold_out
-from zofc.data.source import Source, SourceOptions, image_formats, source
+from zofc.data.source import Source, SourceOptions, source
 from zofc.errors import DataError
+from zofc.units import format_names
 
 TEST_FOLDERS = ("test", "val", "validation")
 
@@ -49,12 +50,12 @@ def read_folder(name: str, root: Path, options: SourceOptions) -> Source:
 
 @dataclass(frozen=True)
 class Scan:
-    """What lies in the class folders under `base`: the image files of each class, relative to `root`."""
+    """What is in the class folders under `base`: the image files of each class, relative to `root`."""
 
     root: Path
     base: Path
     files: Mapping[str, Sequence[str]]
-    ignored: int
+    ignored: Sequence[str]  # other files, hidden ones apart
 
 
 def subfolders(root: Path) -> list[str]:
@@ -65,14 +66,14 @@ def subfolders(root: Path) -> list[str]:
 def scan(root: Path, inside: str = "") -> Scan:
     """All files of known image types in class folders, at any depth; hidden files are passed over."""
     base = root / inside
-    loose = sum(p.is_file() and not p.name.startswith(".") for p in base.iterdir())
+    loose = [p.relative_to(root) for p in base.iterdir() if p.is_file() and not p.name.startswith(".")]
     suffixes = image_suffixes()
     files: dict[str, list[str]] = {}
-    ignored = loose
+    ignored = sorted(p.as_posix() for p in loose)
     for name in subfolders(base):
-        inside_class = [file.relative_to(root) for file in files_in(base / name)]
-        files[name] = sorted(p.as_posix() for p in inside_class if p.suffix.lower() in suffixes)
-        ignored += len(inside_class) - len(files[name])
+        inside_class = sorted(file.relative_to(root).as_posix() for file in files_in(base / name))
+        files[name] = [file for file in inside_class if PurePath(file).suffix.lower() in suffixes]
+        ignored += [file for file in inside_class if PurePath(file).suffix.lower() not in suffixes]
     return Scan(root, base, files, ignored)
 
 
@@ -83,41 +84,56 @@ def files_in(folder: Path) -> Iterator[Path]:
 
 
 def images_in(folder: Path) -> list[Path]:
-    """The files of known image types in a folder, at any depth; there must be some."""
-    suffixes = image_suffixes()
+    """The files of known image types in a folder, at any depth; there must be some. Those in formats that can be
+    decoded elsewhere are among them, to be reported one by one."""
+    suffixes = {*image_suffixes(), *REMEDIES}
     images = sorted(file for file in files_in(folder) if file.suffix.lower() in suffixes)
     if not images:
         raise DataError(f"{folder}: no images in this folder")
     return images
 
 
-def image_suffixes() -> frozenset[str]:
-    """File suffixes of the image formats that can be decoded."""
-    formats = set(image_formats())
-    return frozenset(suffix for suffix, kind in Image.registered_extensions().items() if kind in formats)
-
-
 def list_classes(
-    name: str, contents: Scan, options: SourceOptions, ignored: int = 0
+    name: str, contents: Scan, options: SourceOptions, ignored: Sequence[str] = ()
 ) -> tuple[tuple[str, ...], FileList]:
-    """The classes in alphabetical order and their files; no class may be empty."""
-    ignored += contents.ignored
+    """The classes in alphabetical order and their files; no class may be empty. Other files, `ignored` among them, are
+    named in notices."""
     if not any(contents.files.values()):
         raise DataError(
             f"{name}: no images in class folders under {contents.base}; expected {contents.base}/CLASS/image.jpg"
+            + _how_to_read(contents.ignored)
         )
     empty = [label for label, files in contents.files.items() if not files]
     if empty:
+        folder = (contents.base / empty[0]).relative_to(contents.root).as_posix()
         raise DataError(
             f"{name}: class folder {contents.base / empty[0]} has no images; add some or remove the folder "
             f"(empty folders: {len(empty)})"
+            + _how_to_read([file for file in contents.ignored if file.startswith(f"{folder}/")])
         )
-    if ignored:
-        options.notice(f"{name}: ignored {ignored} file(s) that are not images in a class folder")
-    for text in _doubts(contents):
+    for text in (*_ignored_files([*contents.ignored, *ignored]), *_doubts(contents)):
         options.notice(f"{name}: {text}")
     classes = tuple(contents.files)
     return classes, file_list_of(contents, classes)
+
+
+def _ignored_files(files: Sequence[str]) -> Iterator[str]:
+    """Which files are ignored and why, images first."""
+    missing, readable = missing_formats(files), image_suffixes()
+    for (kind, remedy), images in missing.items():
+        yield f"ignored {len(images)} {kind} image(s): {format_names(images)}. To read them: {remedy}"
+    rest = sorted({*files} - {file for images in missing.values() for file in images})
+    outside = [file for file in rest if PurePath(file).suffix.lower() in readable]
+    others = [file for file in rest if PurePath(file).suffix.lower() not in readable]
+    for images, what in ((outside, "image(s) outside class folders"), (others, "file(s) that are not images")):
+        if images:
+            yield f"ignored {len(images)} {what}: {format_names(images)}"
+
+
+def _how_to_read(files: Sequence[str]) -> str:
+    """What to add to an error about missing images where some of these files are images of a format not decoded."""
+    missing = missing_formats(files).items()
+    return "".join(f". To read {len(images)} {kind} image(s) there: {remedy}" for (kind, remedy), images in missing)
 
 
 def _doubts(contents: Scan) -> Iterator[str]:

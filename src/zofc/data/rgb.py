@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
-from zofc.errors import DataError
+from zofc.errors import UnreadableImage
 
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -68,7 +68,5 @@ def _to_8_bits(values: NDArray[Any], name: str) -> NDArray[np.uint8]:
     span = f" from {values.min():g} to {values.max():g}" if values.size and kind in "iuf" else ""
     if kind == "f" and values.size and values.min() >= 0 and values.max() <= 1:
         return np.rint(values.astype(np.float64) * 255).astype(np.uint8)
-    raise DataError(
-        f"{name}: values of type {values.dtype}{span} have no known scale. Give it 8 or 16 unsigned bits, or floats "
-        "from 0 to 1."
-    )
+    remedy = "give it 8 or 16 unsigned bits, or floats from 0 to 1"
+    raise UnreadableImage(name, f"values of type {values.dtype}{span} have no known scale; {remedy}", "")

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from zofc.data.decode_cache import SAMPLE, CachePart, cache_key, open_stores
-from zofc.data.decoding import IN_MEMORY, settle
+from zofc.data.decoding import IN_MEMORY, report_broken, settle
 from zofc.data.selection import check_trainable, hold_out, select_split
 from zofc.data.source import EncodedImages, ImageSet, Source, SourceOptions
 from zofc.data.stored import Store, StoredImages
@@ -53,11 +53,13 @@ def read_parquet(name: str, path: Path, options: SourceOptions) -> Source:
     )
     digests = {file: _sha256(file) for file in train_files + test_files}
     stores = _open_stores(name, digests, train.columns, len(train.labels) + len(test.labels), options)
-    train_set, test_set = (_read_set(rows, stores, options) for rows in (train, test))
+    (train_set, broken), (test_set, broken_tests) = (_read_set(rows, stores) for rows in (train, test))
+    skipped = {**broken, **broken_tests}
+    report_broken(name, skipped, len(train.labels) + len(test.labels), options)
     check_trainable(names, train_set.labels, test_set.labels, name)  # broken ones may have been left out
     lines = "".join(f"{file.name}\t{digest}\n" for file, digest in digests.items())
     checksum = f"sha256:{hashlib.sha256(lines.encode()).hexdigest()}"
-    return Source(name, names, train_set, test_set, checksum, train.columns.domains)
+    return Source(name, names, train_set, test_set, checksum, train.columns.domains, skipped)
 
 
 def find_shards(name: str, path: Path) -> tuple[list[Path], list[Path]]:
@@ -208,21 +210,22 @@ class RowNames(Sequence[str]):
         return f"{self.file} row {row}"
 
 
-def _read_set(chosen: ShardRows, stores: Mapping[Path, Store] | None, options: SourceOptions) -> ImageSet:
+def _read_set(chosen: ShardRows, stores: Mapping[Path, Store] | None) -> tuple[ImageSet, dict[str, str]]:
+    """The images of these rows, and those that cannot be decoded, with the reasons."""
     if stores is not None:
         shards = [stores[file] for file in chosen.files]
         rows = [RowNames(file, len(stores[file])) for file in chosen.files]
         stored = StoredImages.choose(shards, rows, chosen.places, IN_MEMORY)
         if stored is not None:
-            return ImageSet(stored, chosen.labels, chosen.domains)
+            return ImageSet(stored, chosen.labels, chosen.domains), {}
     names = [f"{chosen.files[shard]} row {row}" for shard, row in chosen.places]
     encoded: list[bytes] = []
     for shard in np.unique(chosen.places[:, 0]):
         inside = chosen.places[chosen.places[:, 0] == shard, 1]
         encoded += _shard_bytes(chosen.files[shard], chosen.columns.image, inside)
-    images, keep = settle(EncodedImages(encoded, names), options.skip_broken, options.notice)
+    images, keep, broken = settle(EncodedImages(encoded, names))
     chosen = chosen.take(keep)
-    return ImageSet(images, chosen.labels, chosen.domains)
+    return ImageSet(images, chosen.labels, chosen.domains), broken
 
 
 def _shard_bytes(file: Path, column: str, wanted: NDArray[np.int64]) -> list[bytes]:

@@ -6,11 +6,10 @@ A new source is one file with one function under `@source("name")`; it is reache
 
 from __future__ import annotations
 
-import functools
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -21,16 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from zofc.data.formats import image_formats, missing_format
 from zofc.data.rgb import as_rgb, upright_size
-from zofc.errors import DataError
+from zofc.errors import DataError, UnreadableImage
 from zofc.plugins import Registry
 
 CacheMode = Literal["auto", "on", "off"]
-UNREADABLE: dict[type[Exception], str] = {
-    FileNotFoundError: "there is no such file.",
-    IsADirectoryError: "it is a directory.",
-    UnidentifiedImageError: "not an image of a known format. Replace or remove it.",
-}
 
 
 class Images(Protocol):
@@ -79,15 +74,6 @@ class ArrayImages:
         return ArrayImages(self.array[indices], self.origin, names)
 
 
-@functools.cache
-def image_formats() -> tuple[str, ...]:
-    """What Pillow can decode, usual ones first; not EPS, which would run Ghostscript."""
-    Image.init()
-    usual = ("JPEG", "PNG", "WEBP")
-    unwanted = {*usual, "EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
-    return (*(f for f in usual if f in Image.OPEN), *(f for f in Image.OPEN if f not in unwanted))
-
-
 @contextmanager
 def open_encoded(data: bytes | Path, name: str) -> Iterator[Image.Image]:
     """An encoded image, header read; what goes wrong then or inside is an error that names it."""
@@ -95,11 +81,31 @@ def open_encoded(data: bytes | Path, name: str) -> Iterator[Image.Image]:
         file = io.BytesIO(data) if isinstance(data, bytes) else data
         with Image.open(file, formats=image_formats()) as image:
             yield image
-    except DataError:
+    except UnreadableImage:
         raise
     except Exception as error:  # on damaged files Pillow's plugins raise exceptions of every kind
-        reason = UNREADABLE.get(type(error), f"{error}. Replace or remove it.")
-        raise DataError(f"cannot read image {name}: {reason}") from error
+        raise _unreadable(error, data, name) from error
+
+
+def _unreadable(error: Exception, data: bytes | Path, name: str) -> UnreadableImage:
+    match error:
+        case FileNotFoundError():
+            return UnreadableImage(name, "there is no such file", "")
+        case IsADirectoryError():
+            return UnreadableImage(name, "it is a directory", "")
+        case UnidentifiedImageError():
+            if (missing := missing_format(data[:12] if isinstance(data, bytes) else _head(data))) is not None:
+                return UnreadableImage(name, f"{missing[0]} is not supported here; to read it: {missing[1]}", "")
+            return UnreadableImage(name, "not an image of a known format")
+    return UnreadableImage(name, str(error))
+
+
+def _head(file: Path) -> bytes:
+    try:
+        with file.open("rb") as content:
+            return content.read(12)
+    except OSError:
+        return b""
 
 
 def decode(data: bytes | Path, name: str) -> Image.Image:
@@ -168,6 +174,7 @@ class Source:
     test: ImageSet
     checksum: str
     domain_names: tuple[str, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)  # images that were left out, with the reasons
 
     def paired(self) -> Source:
         """Each pair of domain and class that has images as a class of its own, such as `sketch/dog`."""

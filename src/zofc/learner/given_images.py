@@ -58,7 +58,7 @@ class GivenImages:
         if isinstance(item, ENCODED):
             return EncodedImages([bytes(item)], [str(index)]).load(0)
         try:
-            return as_rgb(item if isinstance(item, Image.Image) else _pixels(item), name)
+            return as_rgb(item if isinstance(item, Image.Image) else _pixels(item), str(index))
         except (TypeError, ValueError) as error:
             forms = "a PIL image, an (h, w) or (h, w, 3) array, a (3, h, w) tensor, encoded bytes, a file nor a path"
             raise DataError(f"{name} is neither {forms}: {error}") from error

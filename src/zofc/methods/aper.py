@@ -22,6 +22,7 @@ class Aper(AdapterClassifier):
     """Class means of plain and first-task-adapted features; nothing moves after the first task."""
 
     falls_back: ClassVar[bool] = False
+    trained_tasks: ClassVar[float] = 1
     refuses_domains: ClassVar[str | None] = "the means of a new domain would take the place of those before"
 
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
@@ -43,7 +44,7 @@ class Aper(AdapterClassifier):
         self.means.grow(len(classes), self.generator("means", len(self.tasks) - 1), self.device)
 
     def groups(self) -> dict[str, dict[str, Tensor]]:
-        return super().groups() if len(self.tasks) == 1 else {}
+        return super().groups() if len(self.tasks) <= self.trained_tasks else {}
 
     def begin_task(self, batches: Batches) -> str | None:
         return super().begin_task(batches) if len(self.tasks) == 1 else None

@@ -6,6 +6,7 @@ optimizer: the trainer does the one, a placement the other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -35,6 +36,7 @@ class Method(nn.Module):
     refuses_domains: ClassVar[str | None] = None  # why it cannot learn the same classes in a further domain
     couples_images: ClassVar[str | None] = None  # why a batch in pieces is not the same as the batch, if it is not
     linear_init: ClassVar[str] = "uniform"  # `head.init` of its authors where the classifier is linear
+    trained_tasks: ClassVar[float] = math.inf  # the first tasks, in which its groups move
     answers_together: bool = False  # whether the answer for an image depends on those that are asked with it
     backbone: Backbone
 
@@ -91,6 +93,11 @@ class Method(nn.Module):
     def plan(self, name: str, group: Group) -> Group:
         """How the recipe's plan for a group applies to the current task."""
         return group
+
+    def planned_epochs(self, task: int) -> int:
+        """How many epochs a task is expected to train, 0 where no group moves any more; for the time that is left."""
+        plans = self.recipe.optimize.values() if task < self.trained_tasks else ()
+        return max((plan.epochs for plan in plans if task < (plan.tasks or math.inf)), default=0)
 
     def begin_task(self, batches: Batches) -> str | None:
         """Before the first step of a task, without images that are held back; may return a notice for the user."""

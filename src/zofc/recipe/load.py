@@ -24,7 +24,7 @@ def recipe_names() -> list[str]:
 
 
 def recipe_presets(name_or_path: str) -> list[str]:
-    """The presets a recipe can be loaded with."""
+    """The presets a recipe has values for."""
     return _available(read_files(name_or_path))
 
 
@@ -135,16 +135,20 @@ def _overlay_problems(written: Layer) -> Iterator[Problem]:
 
 
 def _choice_problems(written: Layer, changes: Layer) -> Iterator[Problem]:
-    """A preset must be one the recipe has an overlay for, or the one whose values it holds without any."""
+    """A preset must be one the recipe has an overlay for, or the one whose values it holds without any. `fast` is for
+    every recipe: those without an overlay for it know no quicker step."""
     both = written | changes
     chosen, plain = both.values.get("preset", "paper"), written.values.get("resolved", "paper")
     available = _available(written)
+    if "resolved" not in written.values and "fast" not in available:
+        available.append("fast")
     if plain not in PRESETS:
         yield written.problem(("resolved",), f"expected one of {', '.join(PRESETS)}, got {quote(plain)}")
     elif chosen not in PRESETS:
         yield both.problem(("preset",), f"unknown preset {quote(chosen)}{nearest(str(chosen), PRESETS)}")
     elif chosen not in available:
-        yield both.problem(("preset",), f"this recipe has no preset '{chosen}', only: {', '.join(available)}")
+        name = written.values.get("name")
+        yield both.problem(("preset",), f"'{name}' has no preset '{chosen}', only: {', '.join(available)}")
     replaced = [layer.values.get("rates") for layer in (written, both)] == ["searched", "recipe"]
     if "resolved" in written.values and replaced:
         yield both.problem(("rates",), "the file holds searched rates; load the recipe that it was made of instead")

@@ -10,6 +10,7 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from zofc.errors import continue_command
 from zofc.runfolder import Run
 from zofc.runfolder.events import Event, EventTail
 from zofc.units import format_duration
@@ -161,27 +162,40 @@ class RunView:
         return sum(end - start for (start, _), end in zip(self.sessions, ends, strict=True))
 
     def remaining(self, now: float) -> float | None:
-        """Seconds still needed, if tasks take as long as the last one and evaluation grows with the groups."""
-        pace, done = self.step_seconds, max(self.trained, default=None)
-        if self.over or not self.attended or (pace is None and done is None):
+        """Seconds still needed, if evaluation grows with the groups."""
+        pace = self.step_seconds
+        if self.over or not self.attended or (pace is None and not self.trained):
             return None
-        task = float(self.trained[done]["seconds"]) if done is not None else (pace or 0) * self.steps
         shown = self.rows[max(self.rows)] if self.rows else None
         group = float(shown["seconds"]) / max(len(shown["row"]), 1) if shown else 0.0
         current = self.number if self.status in ("training", "evaluating") else self.number + 1
         rest = 0.0
         for number in range(current, self.tasks):
             if number > self.number:
-                rest += task
+                rest += self._task_seconds(number)
             elif self.status == "training":
                 rest += (pace or 0) * (self.steps - self.estimated_step(now))
             rest += group * (number + 1)
         return rest
 
+    def _task_seconds(self, number: int) -> float:
+        """Expected training time of a later task: that of the last one with as many epochs, else in proportion to the
+        epochs, which may be none."""
+        alike = [task for task in self.trained if self._epochs(task) == self._epochs(number)]
+        last = max(alike or self.trained, default=self.number)
+        known = self.trained.get(last)
+        seconds = (self.step_seconds or 0) * self.steps if known is None else float(known["seconds"])
+        return seconds if alike else seconds * self._epochs(number) / max(self._epochs(last), 1)
+
+    def _epochs(self, number: int) -> int:
+        """Epochs of a task, as the run planned them when it began; the same for all in logs that do not say."""
+        planned = self.header.get("epochs")
+        return int(planned[number]) if isinstance(planned, list) and number < len(planned) else 1
+
     @property
     def closing(self) -> str:
         """The last message about a run that is over."""
-        again = f"continue with: zofc run --resume {shlex.quote(str(self.folder))}"
+        again = continue_command(self.folder)
         match self.status:
             case "finished":
                 average = (self.last.get("metrics") or {}).get("final_average")

@@ -5,6 +5,7 @@ ENVIRONMENT_FILE = "environment.json"
 EVENTS_FILE = "events.jsonl"
 MATRIX_FILE = "matrix.json"
 METRICS_FILE = "metrics.json"
+SKIPPED_FILE = "skipped.json"
 LOCK_FILE = ".lock"
 PAGE_FILE = "report.html"
 

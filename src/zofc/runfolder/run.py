@@ -168,6 +168,11 @@ class Run:
         """Write `matrix.json`."""
         write_object(self.path / names.MATRIX_FILE, matrix.to_json())
 
+    def write_skipped(self, images: Mapping[str, str]) -> None:
+        """Write `skipped.json`, the images that were left out with the reasons, if there are any."""
+        if images:
+            write_object(self.path / names.SKIPPED_FILE, images)
+
     def check_weights(self, checksum: str | None) -> None:
         """Refuse a backbone other than the one that the run was trained with."""
         if dotted_value(self.environment, "backbone.checksum") != checksum:
@@ -317,7 +322,8 @@ class Run:
         """Remove the folder of a run that was refused before its first checkpoint."""
         if (self.path / names.CHECKPOINT_FOLDER).exists():
             return
-        for name in (names.RECIPE_FILE, names.ENVIRONMENT_FILE, names.EVENTS_FILE, names.LOCK_FILE):
+        files = names.RECIPE_FILE, names.ENVIRONMENT_FILE, names.EVENTS_FILE, names.SKIPPED_FILE, names.LOCK_FILE
+        for name in files:
             with suppress(OSError):
                 (self.path / name).unlink()
         for folder in (self.path, self.path.parent):

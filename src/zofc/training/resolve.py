@@ -16,7 +16,7 @@ from zofc.plugins import Registry, missing_plugin
 from zofc.recipe import Recipe
 from zofc.runfolder import Run
 from zofc.runfolder.checkpoint import Progress
-from zofc.runfolder.names import ENVIRONMENT_FILE
+from zofc.runfolder.names import ENVIRONMENT_FILE, SKIPPED_FILE
 from zofc.training.device import pick_device
 from zofc.training.loggers import check_loggers
 
@@ -96,9 +96,10 @@ def open_data(recipe: Recipe, spec: str, notice: Callable[[str], None], test_fra
     try:
         source = _open(recipe, spec, notice, test_fraction)
     except DataError as error:
-        if spec == recipe.data.source:
+        text = str(error).removeprefix("data.source: ")
+        if spec == recipe.data.source or text == str(error):
             raise
-        raise type(error)(str(error).removeprefix("data.source: ")) from error  # it was given otherwise
+        raise DataError(text) from error  # it was given otherwise
     return source.paired() if recipe.data.by == "domain-class" and source.domain_names else source
 
 
@@ -130,17 +131,43 @@ def build_stream(recipe: Recipe, notice: Callable[[str], None]) -> AnyStream:
         raise RecipeError("data.by: a stream of domains is neither joint nor followed by further sources")
     if data.by != "class" and data.first is not None:
         raise RecipeError(f"data.first: with data.by={data.by} each task is a domain, the first one too; leave it out")
-    try:
-        source = _open(recipe, data.source, notice)
-        then = [open_data(recipe, spec, notice) for spec in data.then]
-    except BrokenImages as error:  # what is evaluated or learned later has no such setting
-        raise DataError(f"{error} With data.skip_broken=true, what is broken is left out.") from error
+    source, *then = open_sources(recipe, notice)
     if data.by == "domain":
         return DomainStream.build(source, order_seed=seed, classes=data.classes)
     shape: dict[str, Any] = {"order_seed": seed, "classes": data.classes, "joint": data.joint, "then": then}
     if data.by == "domain-class":
         return Stream.of_pairs(source, **shape)
-    return Stream.build(source, increment=data.increment, first=data.first, **shape)
+    return Stream.build(source, increment=_increment(recipe, source, notice), first=data.first, **shape)
+
+
+def _increment(recipe: Recipe, source: Source, notice: Callable[[str], None]) -> int:
+    """Classes per task: as many as the recipe says, or all where there are fewer, unless it is a row of the paper."""
+    data = recipe.data
+    total = min(data.classes or len(source.classes), len(source.classes))
+    if data.increment <= total:
+        return data.increment
+    problem = f"data.increment: {data.increment} classes per task, but there are only {total} in {source.name}"
+    if recipe.paper is not None:
+        raise RecipeError(f"{problem}; a row of the paper needs its data, so give data.increment or another recipe")
+    what = "all are one task" if data.first is None else "what the first task leaves is one task"
+    notice(f"{problem}: {what}. For more tasks: data.increment={max(1, total // 2)} or less")
+    return total
+
+
+def open_sources(recipe: Recipe, notice: Callable[[str], None]) -> list[Source]:
+    """The sources of a recipe; what is broken in any of them is reported together."""
+    sources: list[Source] = []
+    faults: list[BrokenImages] = []
+    for number, spec in enumerate((recipe.data.source, *recipe.data.then)):
+        try:
+            sources.append(open_data(recipe, spec, notice) if number else _open(recipe, spec, notice))
+        except BrokenImages as error:
+            faults.append(error)
+    if faults:  # what is evaluated or learned later has no such setting
+        remedy = f"With data.skip_broken=true they are left out, and {SKIPPED_FILE} in the run folder lists them all."
+        images = {image: reason for fault in faults for image, reason in fault.images.items()}
+        raise BrokenImages("\n".join([*map(str, faults), remedy]), images)
+    return sources
 
 
 def open_stream(recipe: Recipe, notice: Callable[[str], None], progress: Progress | None = None) -> AnyStream:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from typing import Any, NoReturn
 
 from zofc.data.loading import Loader
 from zofc.data.source import ImageSet
-from zofc.errors import BudgetError, Interrupted, RunError, ZofcError
+from zofc.errors import BudgetError, Interrupted, RunError, ZofcError, continue_command
 from zofc.metrics import AccuracyMatrix, summary
 from zofc.runfolder import Run
 from zofc.runfolder.checkpoint import Checkpoint, Progress, keep_task, load_checkpoint, save_checkpoint
@@ -48,12 +47,12 @@ class Trainer:
                 self.events.listeners += make_loggers(self.recipe, self.folder.path)
                 return self._run(request)
             except KeyboardInterrupt:
-                raise Interrupted(f"stopped at once; {self._how_to_continue}") from None
+                raise Interrupted("stopped at once", self.folder) from None
             except BudgetError as error:  # of any task: each is planned when it begins
                 if not self.progress.done:
                     self.folder.discard_if_empty()
                     raise
-                how = f"{self._how_to_continue} training.memory=MORE"
+                how = f"{continue_command(self.folder)} training.memory=MORE"
                 raise BudgetError(f"{error} The tasks before it are saved; {how}") from None
             except ZofcError:
                 if not self.began:
@@ -188,7 +187,7 @@ class Trainer:
 
     def _stop(self) -> NoReturn:
         self.events.send("interrupted", **self.progress.position)
-        raise Interrupted(f"stopped and saved; {self._how_to_continue}")
+        raise Interrupted("stopped and saved", self.folder)
 
     # -- files --------------------------------------------------------------------------------------------------
 
@@ -257,6 +256,8 @@ class Trainer:
         data = {**before.get("data", {}), **stream.checksums}
         made_with = {**environment(model.device), "data": data, "backbone": model.backbone.describe()}
         self.folder.write_environment({**made_with, **plugins_used(self.recipe)})
+        skipped = (part.source.skipped.items() for part in stream.parts)
+        self.folder.write_skipped({image: reason for images in skipped for image, reason in images})
 
     # -- events --------------------------------------------------------------------------------------------------
 
@@ -270,12 +271,9 @@ class Trainer:
             method=self.recipe.method.name,
             groups=list(model.method.group_names),
             tasks=len(stream.tasks),
+            epochs=[model.method.planned_epochs(task.index) for task in stream.tasks],
             classes=len(stream.classes),
             device=str(model.device),
             parameters=model.backbone.parameters,
             position=self.progress.position,
         )
-
-    @property
-    def _how_to_continue(self) -> str:
-        return f"continue with: zofc run --resume {shlex.quote(str(self.folder))}"
