@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from zofc.analysis import SetDiagnosis, diagnose
-from zofc.analysis.diagnose import Examination, exact_gradient, in_float64
+from zofc.analysis.diagnose import Examination
+from zofc.analysis.group_examination import exact_gradient, in_float64
 from zofc.analysis.task_start import run_batches, start_task
 from zofc.errors import RecipeError
 from zofc.methods import Method
@@ -103,6 +104,24 @@ def test_both_exact_ways_agree(tiny_recipe: Make) -> None:
     torch.testing.assert_close(examination.pairs[0][1], vectors @ slope, rtol=1e-9, atol=1e-12)
 
 
+def test_first_order_groups_are_judged_by_their_exact_gradient(tiny_recipe: Make) -> None:
+    """A tiny rate is told from a fitting one, with the number to type; what it predicts is what a step does."""
+    changes = ("head.init=uniform", "head.scale=1", "optimize.head.momentum=0", "optimize.head.clip=null")
+    recipe = tiny_recipe("classifier-fo/base", *changes, "optimize.head.lr=1e-4", "optimize.head.min_lr=0")
+    found = diagnose(recipe, batches=1)
+    (head,) = found.groups
+    assert not found.sets and head.gradient > 0 and head.step.length == pytest.approx(1e-4 * head.gradient)
+    assert head.step.descent == pytest.approx(1e-4 * head.gradient**2)
+    verdict = {line.what: line.verdict for line in head.lines}["length of a step"]
+    assert "hardly anything" in verdict
+    rate = float(verdict.rpartition("optimize.head.lr=")[2])
+    total = head.step.descent * head.step.steps
+    assert rate == pytest.approx(1e-4 * head.loss / 2 / total, rel=0.5)
+    both = diagnose(tiny_recipe("zofc/base", EXACT), batches=1, queries=(2,))
+    assert [one.name for one in both.sets] == ["peft"] and [one.name for one in both.groups] == ["head"]
+    assert both.groups[0].beside == ("peft",)
+
+
 def test_nothing_is_trained_and_nothing_is_left_behind(
     tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,9 +166,9 @@ def test_every_method_can_be_diagnosed_at_a_later_task(tiny_recipe: Make, name: 
 @pytest.mark.parametrize(
     ("name", "settings", "expected"),
     [
-        ("adapter-fo/base", {}, "no group is moved by zeroth order"),
+        ("ridge/base", {}, "task 1 moves nothing"),
         ("zofc/base", {"task": 9}, "there is no task 9; the recipe has 3"),
-        ("aper-zo/cifar100-inc10", {"task": 2}, "task 2 moves nothing by zeroth order"),
+        ("aper-zo/cifar100-inc10", {"task": 2}, "task 2 moves nothing"),
         ("zofc/base", {"queries": (0,)}, "at least one batch and one query"),
     ],
 )
@@ -172,7 +191,7 @@ def test_the_command_prints_and_writes(tiny_recipe: Make, zofc: Callable[..., tu
     for words, expected in (
         (("mine.yaml", "--queries", "1,x"), "expected positive numbers"),
         (("mine.yaml", "zofc/base"), "give one recipe"),
-        (("mine.yaml", "optimize.peft.order=first"), "nothing to diagnose"),
+        (("mine.yaml", "--task", "9"), "there is no task 9"),
     ):
         code, said = zofc("diagnose", *words)
         assert code == 2 and expected in said

@@ -1,18 +1,17 @@
-"""Why zeroth-order training does or does not converge, measured at the start of a task, before any training.
+"""Why training does or does not converge, measured at the start of a task, before any step.
 
 The estimate is ĝ = (1/Q) Σ_q c_q Δ_q. It can fail in three ways, each of which is measured: the coefficients c_q are
 lost in rounding errors (they are compared with the derivatives along the same Δ_q on a float64 copy of the model);
 Q directions cover little of d dimensions (the cosine of ĝ and the gradient is at best about √(Q/(Q + d − 1))); clip
-and learning rate make the step too short or too long.
+and learning rate make the step too short or too long. A first-order group can fail in the last way alone.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TypeVar
@@ -20,15 +19,23 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from zofc.analysis.diagnosis import Agreement, Alignment, Diagnosis, Differences, Rung, SetDiagnosis, StepDiagnosis
+from zofc.analysis.diagnosis import Agreement, Alignment, Diagnosis, Differences, Rung, SetDiagnosis
+from zofc.analysis.group_examination import (
+    Estimate,
+    GroupExamination,
+    estimate_step,
+    exact_gradient,
+    in_float64,
+    retry_smaller,
+    step_diagnosis,
+)
 from zofc.analysis.task_start import OnProgress, run_batches, start_task, torch_settings
 from zofc.errors import DivergedError, RecipeError
 from zofc.methods import Method
-from zofc.optim.chunking import Chunking, micro_batches
+from zofc.optim.chunking import Chunking
 from zofc.optim.directions import Space
 from zofc.optim.estimators import get_estimator
 from zofc.optim.evaluation import Query, coefficients, combine, evaluate_features
-from zofc.optim.objective import in_double
 from zofc.optim.sets import ZerothOrderSet
 from zofc.recipe import Recipe, change_recipe
 from zofc.training.device import pick_device
@@ -49,23 +56,25 @@ def diagnose(
     queries: Sequence[int] = QUERIES,
     on_progress: OnProgress = lambda _: None,
 ) -> Diagnosis:
-    """Measure every zeroth-order set of a recipe on the first batches of a task; earlier tasks are not trained.
-    `on_progress` is called with a description of each stage."""
+    """Measure the zeroth-order sets and first-order groups of a recipe on the first batches of a task; earlier tasks
+    are not trained. `on_progress` is called with a description of each stage."""
     if batches < 1 or not queries or min(queries) < 1:
         raise RecipeError("a diagnosis needs at least one batch and one query")
     recipe, refusal = _allowed(recipe)
     device = pick_device(recipe.training.device)
     with torch_settings(device, recipe.training):
         training, notices = start_task(recipe, task, device, on_progress)
-        if not training.placement.zeroth:
-            raise RecipeError(f"{recipe.name}: task {task} moves nothing by zeroth order: nothing to diagnose")
+        placement = training.placement
+        if not placement.sizes:
+            raise RecipeError(f"{recipe.name}: task {task} moves nothing: there is nothing to diagnose")
         exact = in_float64(training.model.method)
-        examinations = [Examination(training, part, exact, queries) for part in training.placement.zeroth]
+        sets = [Examination(training, part, exact, queries) for part in placement.zeroth]
+        groups = [GroupExamination(training, name, exact) for name in placement.first.optimizers]
         for number, images, labels in islice(run_batches(training), batches):
-            for examination in examinations:
-                on_progress(f"{examination.part.label}: batch {number + 1} of {batches}")
+            each: list[Examination | GroupExamination] = [*sets, *groups]
+            for examination in each:
+                on_progress(f"{examination.label}: batch {number + 1} of {batches}")
                 examination.measure_batch(images, labels, number)
-        sets = [examination.result() for examination in examinations]
     return Diagnosis(
         recipe=recipe.name,
         task=task,
@@ -76,7 +85,8 @@ def diagnose(
         batch_size=recipe.training.batch_size,
         refusal=refusal,
         notices=tuple(notices),
-        sets=tuple(sets),
+        sets=tuple(examination.result() for examination in sets),
+        groups=tuple(examination.result() for examination in groups),
     )
 
 
@@ -84,11 +94,6 @@ def _allowed(recipe: Recipe) -> tuple[Recipe, str | None]:
     """The recipe with noisy differences allowed, since they are measured here, and why a run would refuse them."""
     allowed = change_recipe(recipe, "training.allow_noisy_differences=true")
     check_recipe(allowed)
-    if all(group.order == "first" for group in recipe.optimize.values()):
-        raise RecipeError(
-            f"{recipe.name}: optimize: no group is moved by zeroth order, so there is nothing to diagnose; "
-            "set optimize.<group>.order=zeroth"
-        )
     try:
         check_recipe(recipe)
     except RecipeError as error:
@@ -96,70 +101,18 @@ def _allowed(recipe: Recipe) -> tuple[Recipe, str | None]:
     return allowed, None
 
 
-# -- float64 ---------------------------------------------------------------------------------------------------------
-
-
-def in_float64(method: Method) -> Method:
-    """A copy of a method and its backbone in double precision, on the CPU if the device has none."""
-    copy = deepcopy(method)
-    device = method.device if method.device.type == "cuda" else torch.device("cpu")
-    for module in (copy, copy.backbone.vit):
-        module.to(device).double()
-    copy.backbone = replace(copy.backbone, recompute=True)  # activations are two or four times as large
-    return copy
-
-
-def exact_gradient(
-    method: Method, space: Space, images: Tensor, labels: Tensor, chunking: Chunking
-) -> tuple[Tensor, float]:
-    """The gradient (size,) of the loss of a batch by a backward pass, and the loss."""
-    center = space.center.requires_grad_()
-    total, value = torch.zeros_like(center), 0.0
-    for where, part in micro_batches(images, chunking.micro_batch, method.device):
-        with torch.no_grad():
-            prepared = method.prepare(part)
-        with torch.enable_grad():
-            moving = space.split(center)
-            features = in_double(method.features(moving, prepared))
-            loss = method.loss(moving, features, labels[where].to(method.device)) * (len(part) / len(images))
-            (slope,) = torch.autograd.grad(loss, center, allow_unused=True, materialize_grads=True)
-        total, value = total + slope, value + float(loss.detach())
-    return total, value
-
-
-def _retry_smaller(chunking: Chunking, batch: int, work: Callable[[Chunking], _T]) -> _T:
-    """`work(chunking)`, again with a smaller chunking whenever memory runs out."""
-    while True:
-        try:
-            return work(chunking)
-        except torch.OutOfMemoryError:
-            smaller = chunking.smaller(batch)
-            if smaller is None:
-                raise
-        chunking = smaller
-        torch.cuda.empty_cache()
-
-
-# -- one set ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """One ĝ compared with the gradient of its batch, and the step that the optimizer would make of it."""
-
-    norm: float
-    cosine: float
-    length: float
-    descent: float  # of the loss, to first order
-
-
 class Examination:
     """The measurements of one zeroth-order set, batch by batch. Nothing is moved."""
+
+    @property
+    def label(self) -> str:
+        """The name of the set."""
+        return self.part.label
 
     def __init__(self, training: TaskTraining, part: ZerothOrderSet, exact: Method, queries: Sequence[int]) -> None:
         self.training, self.part, self.exact = training, part, exact
         self.plan, self.precision = part.plan, training.model.recipe.training.precision
-        self.rate = part.optimizer.learning_rate(part.plan.start)  # of the set's first epoch
+        self.steps = training.steps_per_epoch
         self.chunking = Chunking(part.chunking.micro_batch, max(part.chunking.chunk, FLOAT64_CHUNK))  # in float64
         self.queries = sorted({*queries, self.plan.queries})
         own = dict(exact.named_parameters())
@@ -193,14 +146,15 @@ class Examination:
         if not query.estimator.exact:
             self._measure_ladder(images, labels, query, float64, estimated[:LADDER_QUERIES], true[:LADDER_QUERIES])
         gradient = partial(exact_gradient, self.exact, self.space, images, labels)
-        slope, loss = _retry_smaller(Chunking(chunking.micro_batch), len(images), gradient)
+        slope, loss = retry_smaller(Chunking(chunking.micro_batch), len(images), gradient)
         self.gradients.append(float(slope.norm()))
         self.losses.append(loss)
         for size, estimates in self.estimates.items():  # as many as these directions allow
             for start in range(0, len(vectors) - size + 1, size):
                 some = slice(start, start + size)
                 parts = combine(replace(query, vectors=vectors[some]), estimated[some])
-                estimates.append(self._estimate(torch.cat([part.flatten() for part in parts.values()]), slope.cpu()))
+                guess = torch.cat([part.flatten() for part in parts.values()])
+                estimates.append(estimate_step(self.part.optimizer, guess, slope.cpu()))
 
     def _measure_ladder(
         self, images: Tensor, labels: Tensor, query: Query, float64: Query, estimated: Tensor, true: Tensor
@@ -215,15 +169,6 @@ class Examination:
                 other = replace(query, vectors=query.vectors[:LADDER_QUERIES], epsilon=epsilon)
                 rung = _coefficients(self.training.model.method, images, labels, other, self.part.chunking)
             self.rungs.setdefault(epsilon, []).append((rung.flatten(), true.flatten()))
-
-    def _estimate(self, guess: Tensor, slope: Tensor) -> Estimate:
-        plan, guess = self.plan, guess.cpu().double()
-        norm, along = float(guess.norm()), float(guess @ slope)
-        cosine = along / (norm * float(slope.norm())) if along else 0.0
-        scale = min(1.0, plan.clip / norm) if plan.clip is not None and norm else 1.0
-        move = self.rate * (guess * scale if plan.optimizer == "sgd" else guess.sign())  # Adam's first step is a sign
-        lasting = 1.0 if plan.optimizer in ("adam", "adamw") else 1 / (1 - plan.momentum)
-        return Estimate(norm, cosine, float(move.norm()), lasting * float(move @ slope))
 
     def result(self) -> SetDiagnosis:
         """All measurements of the set."""
@@ -240,7 +185,7 @@ class Examination:
             gradient=statistics.fmean(self.gradients),
             agreement=_agreement(self.pairs),
             differences=self._differences() if self.differences else None,
-            step=self._step(),
+            step=step_diagnosis(self.part.optimizer, self.estimates[self.plan.queries], self.space, self.steps),
             alignments=tuple(self._alignment(size) for size in self.queries),
         )
 
@@ -254,22 +199,6 @@ class Examination:
         ]
         vanished = float((working == 0).double().mean())
         return Differences(plan.epsilon, _rms(double), _rms(working - double), vanished, tuple(ladder))
-
-    def _step(self) -> StepDiagnosis:
-        plan, estimates = self.plan, self.estimates[self.plan.queries]
-        clipped = [plan.clip is not None and one.norm > plan.clip for one in estimates]
-        rates = [self.part.optimizer.learning_rate(epoch) for epoch in range(plan.start, plan.epochs)]
-        return StepDiagnosis(
-            optimizer=plan.optimizer,
-            lr=self.rate,
-            clip=plan.clip,
-            norm=statistics.median(one.norm for one in estimates),
-            clipped=sum(clipped) / len(clipped),
-            length=statistics.median(one.length for one in estimates),
-            parameters=float(self.space.center.norm()),
-            descent=statistics.fmean(one.descent for one in estimates),
-            steps=self.training.steps_per_epoch * sum(rates) / self.rate if self.rate else 0.0,
-        )
 
     def _alignment(self, queries: int) -> Alignment:
         """With a direction for each image, the theory assumes that all images have the same gradient."""
@@ -285,7 +214,7 @@ def _coefficients(method: Method, images: Tensor, labels: Tensor, query: Query, 
         features = evaluate_features(method, images, query, False, chunking)
         return coefficients(method, labels, query, features)[0].cpu()
 
-    return _retry_smaller(chunking, len(images), work)
+    return retry_smaller(chunking, len(images), work)
 
 
 def _agreement(pairs: Sequence[tuple[Tensor, Tensor]]) -> Agreement:

@@ -1,11 +1,14 @@
-"""What a diagnosis found about each zeroth-order set, and what that means, in sentences made of the numbers."""
+"""What a diagnosis found about each zeroth-order set and first-order group, and what that means, in sentences made of
+the numbers."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+HARDLY = 0.05  # of the loss
 SOUND, USABLE, NOISE = 0.99, 0.7, 0.3  # correlations with the derivative from which on we speak so
 
 
@@ -50,6 +53,15 @@ class Differences:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """One line of the result: what, measured, meaning."""
+
+    what: str
+    measured: str
+    verdict: str
+
+
+@dataclass(frozen=True)
 class StepDiagnosis:
     """What the optimizer makes of the estimates at the recipe's Q."""
 
@@ -63,6 +75,44 @@ class StepDiagnosis:
     descent: float  # what a step takes off the loss, to first order, momentum included
     steps: float  # of the task, in units of the first one's learning rate
 
+    def clip_line(self, gradient: float) -> Finding:
+        """What the clip does to steps; `gradient` is the gradient's norm."""
+        share = f"median norm of ĝ {self.norm:.3g}"
+        if self.optimizer != "sgd":
+            verdict = f"{self.optimizer} divides the norm out: a step is as long as the learning rate says, clip or not"
+        elif self.clip is None:
+            longer = self.norm / gradient
+            verdict = "no clip: a step is as long as ĝ says"
+            verdict += f", which is {longer:.3g} times as long as the gradient" if longer > 1.01 else ""
+        elif self.clipped >= 0.99:
+            verdict = "the clip is always active: the step length is the learning rate × clip, whatever the loss"
+        elif self.clipped > 0:
+            verdict = f"the clip is active in {100 * self.clipped:.0f} % of the steps"
+        else:
+            verdict = "the clip is never active: it changes nothing here"
+        shown = "none" if self.clip is None else f"{self.clip:g}, active in {100 * self.clipped:.0f} %"
+        return Finding("clip", f"{shown}; {share}", verdict)
+
+    def length_line(self, loss: float, members: Sequence[str], beside: Sequence[str]) -> Finding:
+        """What the steps of the task do to the loss; `beside` are groups that move too."""
+        total = self.descent * self.steps
+        share = f" ({100 * self.length / self.parameters:.2g} % of it)" if self.parameters else ""
+        measured = f"{self.length:.3g} at lr {self.lr:g}, against ‖φ‖ = {self.parameters:.3g}{share}"
+        if self.parameters and self.length > self.parameters:
+            verdict = "a step is longer than the parameters themselves: use a smaller learning rate or clip"
+        elif total <= 0:
+            verdict = "to first order these steps do not lower the loss"
+        else:
+            verdict = f"to first order a step lowers the loss by {self.descent:.2g}; all steps of the task, by "
+            verdict += f"{total:.2g} of {loss:.3g}" if total < loss else "as much as there is"
+            if total < HARDLY * loss:
+                fresh = " and ".join(beside)
+                verdict += f": hardly anything, {f'with {fresh} as it starts' if fresh else 'from this start'}"
+                rate = float(f"{self.lr * loss / 2 / total:.1g}")
+                changes = " ".join(f"optimize.{group}.lr={rate:g}" for group in members)
+                verdict += f"; half of it would take {changes}"
+        return Finding("length of a step", measured, verdict)
+
 
 @dataclass(frozen=True)
 class Alignment:
@@ -71,15 +121,6 @@ class Alignment:
     queries: int
     cosine: float
     theory: float
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the result: what, measured, meaning."""
-
-    what: str
-    measured: str
-    verdict: str
 
 
 @dataclass(frozen=True)
@@ -113,7 +154,7 @@ class SetDiagnosis:
         if not self.gradient:
             return [Finding(first.what, first.measured, "the gradient is zero here: there is nothing to estimate")]
         middle = [] if self.differences is None else self._difference_lines(self.differences)
-        return [first, self._agreement_line(), *middle, self._clip_line(), self._step_line(), self._alignment_line()]
+        return [first, self._agreement_line(), *middle, *self._step_lines(), self._alignment_line()]
 
     def _change(self, key: str, value: str) -> str:
         """How to say it on the command line, for every group of the set."""
@@ -163,38 +204,8 @@ class SetDiagnosis:
         shown = ", ".join(f"{rung.epsilon:g}: {value}" for rung, value in zip(found.ladder, values, strict=True))
         return [Finding("difference against noise", measured, verdict), Finding("Pearson by ε", shown, epsilon)]
 
-    def _clip_line(self) -> Finding:
-        step = self.step
-        share = f"median norm of ĝ {step.norm:.3g}"
-        if step.optimizer != "sgd":
-            verdict = f"{step.optimizer} divides the norm out: a step is as long as the learning rate says, clip or not"
-        elif step.clip is None:
-            longer = step.norm / self.gradient
-            verdict = f"no clip: a step is as long as ĝ says, which is {longer:.3g} times as long as the gradient"
-        elif step.clipped >= 0.99:
-            verdict = "the clip is always active: the step length is the learning rate × clip, whatever the loss"
-        elif step.clipped > 0:
-            verdict = f"the clip is active in {100 * step.clipped:.0f} % of the steps"
-        else:
-            verdict = "the clip is never active: it changes nothing here"
-        shown = "none" if step.clip is None else f"{step.clip:g}, active in {100 * step.clipped:.0f} %"
-        return Finding("clip", f"{shown}; {share}", verdict)
-
-    def _step_line(self) -> Finding:
-        step, total = self.step, self.step.descent * self.step.steps
-        share = f" ({100 * step.length / step.parameters:.2g} % of it)" if step.parameters else ""
-        measured = f"{step.length:.3g} at lr {step.lr:g}, against ‖φ‖ = {step.parameters:.3g}{share}"
-        if step.parameters and step.length > step.parameters:
-            verdict = "a step is longer than the parameters themselves: use a smaller learning rate or clip"
-        elif total <= 0:
-            verdict = "to first order these steps do not lower the loss"
-        else:
-            verdict = f"to first order a step lowers the loss by {step.descent:.2g}; all steps of the task, by "
-            verdict += f"{total:.2g} of {self.loss:.3g}" if total < self.loss else "as much as there is"
-            if total < 0.05 * self.loss:
-                fresh = " and ".join(self.beside)
-                verdict += f": hardly anything, {f'with {fresh} as it starts' if fresh else 'from this start'}"
-        return Finding("length of a step", measured, verdict)
+    def _step_lines(self) -> list[Finding]:
+        return [self.step.clip_line(self.gradient), self.step.length_line(self.loss, self.members, self.beside)]
 
     def _alignment_line(self) -> Finding:
         now = next(found for found in self.alignments if found.queries == self.queries)
@@ -212,8 +223,33 @@ class SetDiagnosis:
 
 
 @dataclass(frozen=True)
+class GroupDiagnosis:
+    """One first-order group."""
+
+    name: str
+    beside: tuple[str, ...]  # the other groups that move
+    size: int
+    loss: float
+    gradient: float  # mean over batches of its norm, by backward pass in float64
+    step: StepDiagnosis
+
+    @property
+    def lines(self) -> list[Finding]:
+        """All that is to say about the group."""
+        measured = f"norm {self.gradient:.3g}, d = {self.size:,}, loss {self.loss:.4g}"
+        if not self.gradient:
+            return [Finding("gradient", measured, "the gradient is zero here: nothing moves at first")]
+        first = Finding("gradient", measured, "exact, by a backward pass in float64")
+        return [
+            first,
+            self.step.clip_line(self.gradient),
+            self.step.length_line(self.loss, (self.name,), self.beside),
+        ]
+
+
+@dataclass(frozen=True)
 class Diagnosis:
-    """A recipe's zeroth-order sets at the beginning of a task, before anything is trained."""
+    """A recipe's zeroth-order sets and first-order groups at the beginning of a task, before anything is trained."""
 
     recipe: str
     task: int
@@ -225,8 +261,12 @@ class Diagnosis:
     refusal: str | None  # why a run of this recipe would be refused
     notices: tuple[str, ...]
     sets: tuple[SetDiagnosis, ...]
+    groups: tuple[GroupDiagnosis, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Everything, with the sentences beside the numbers."""
-        sets = [{**asdict(found), "lines": [asdict(line) for line in found.lines]} for found in self.sets]
-        return {**asdict(self), "notices": list(self.notices), "sets": sets}
+        sets, groups = (
+            [{**asdict(found), "lines": [asdict(line) for line in found.lines]} for found in part]
+            for part in (self.sets, self.groups)
+        )
+        return {**asdict(self), "notices": list(self.notices), "sets": sets, "groups": groups}

@@ -33,7 +33,7 @@ def diagnose(
     output: JsonOutput = None,
     plugin: PluginFiles = None,
 ) -> None:
-    """Measure why zeroth-order training of a recipe does or does not converge, before anything is trained."""
+    """Measure why training of a recipe does or does not converge, before anything is trained."""
     from zofc.analysis import diagnose
     from zofc.report.measurements import diagnosis_tables
 

@@ -58,7 +58,8 @@ def recommendation_tables(result: Json) -> Iterator[RenderableType]:
 
 
 def diagnosis_tables(result: Json) -> Iterator[RenderableType]:
-    """For each zeroth-order set, measurements with their meaning, and alignment by number of queries."""
+    """Measurements with their meaning, and alignment by number of queries, of each zeroth-order set; then those of each
+    first-order group."""
     where = f"start of task {result['task']} of {result['tasks']}, nothing trained; {_device(result)}"
     yield _heading(result["recipe"], f"{where}; batches of {result['batch_size']}: {result['batches']}")
     yield from _notes(result["notices"])
@@ -75,6 +76,10 @@ def diagnosis_tables(result: Json) -> Iterator[RenderableType]:
             points.append((f"{point['queries']}{mark}", f"{point['cosine']:.4f}", f"{point['theory']:.4f}"))
         yield Text()
         yield Grid(("Q", "cosine to the gradient", "in theory, √(Q/(Q+d−1))"), tuple(points))
+    for one in result["groups"]:
+        lines = tuple((line["what"], line["measured"], line["verdict"]) for line in one["lines"])
+        yield Text()
+        yield Grid(("", "measured", "what it means"), lines, f"{one['name']}: first order", names=3)
 
 
 # -- cost ------------------------------------------------------------------------------------------------------------
