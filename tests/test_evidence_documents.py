@@ -15,6 +15,7 @@ from zofc.errors import RunError
 from zofc.evidence.__main__ import commands
 from zofc.evidence.demo import DEMOS, demo_cells, demo_table, draw_demo
 from zofc.evidence.estimators import estimator_cells, estimators_table
+from zofc.evidence.lines import PARTS
 from zofc.evidence.page import LARGEST_PAGE, RESULTS_PAGE, VERDICTS_FILE, results_page
 from zofc.evidence.rows import result_rows
 from zofc.evidence.tables import RESULTS, fill_tables, results_table, speed_table
@@ -50,14 +51,14 @@ def test_the_page_has_every_claim_once() -> None:
 def repository(tmp_path: Path) -> Path:
     """A small one, with results of two lines."""
     rows = [
-        {"line": line, "setting": "cifar100-inc5", "seed": seed, "all_classes": accuracy + seed, "forgetting": 5.0,
-         "final_average": accuracy, "over_time": [80.0, accuracy], "steps": 0}
+        {"line": line, "setting": "cifar100-inc5, 100 images a class", "seed": seed, "all_classes": accuracy + seed,
+         "forgetting": 5.0, "final_average": accuracy, "over_time": [80.0, accuracy], "steps": 0}
         for line, accuracy in (("ZO-FC", 60.0), ("SimpleCIL", 50.0)) for seed in (1, 2, 3)
     ]  # fmt: skip
-    about = {"study": "main-table", "scale": "small", "fast": True, "says": "few images", "changes": ["seed=1"]}
+    about = {"title": PARTS["b"].title, "changes": ["data.per_class=100", "seed=1"]}
     (tmp_path / "docs").mkdir()
     (tmp_path / RESULTS).mkdir(parents=True)
-    (tmp_path / RESULTS / "main-table.json").write_text(json.dumps({**about, "rows": rows}))
+    (tmp_path / RESULTS / "b.json").write_text(json.dumps({**about, "rows": rows}))
     (tmp_path / "README.md").write_text("<!-- results table -->\nold\n<!-- /results table -->\n")
     return tmp_path
 
@@ -86,7 +87,9 @@ def test_verdicts_are_printed_and_kept_beside_the_results(repository: Path) -> N
     (above,) = [claim for claim in claims if claim["id"] == "zofc-above-simplecil"]
     assert code == 0 and "supported" in said and above["verdict"] == "supported" and above["effect"]["mean"] == 10.0
     text, _ = results_page(RESULTS, repository)
-    assert "`zofc reproduce STUDY --scale small --fast --seeds 3 seed=1` for main-table." in text
+    flat = " ".join(text.split())
+    rates, out = RESULTS / "rates.json", RESULTS / "b.json"
+    assert f"`python -m zofc.evidence grid --part b --rates {rates} --out {out} seed=1`" in flat
 
 
 # -- the tables ------------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def run_grid_part(
 
 
 @commands.command("verdicts")
-def judge_results(results: Results = Path("results/small"), root: Root = Path()) -> None:
+def judge_results(results: Results = Path("results/dinov2s"), root: Root = Path()) -> None:
     """Judge the paper's claims and write every comparison to RESULTS/verdicts.json."""
     from zofc.evidence.claims import claim_groups
     from zofc.evidence.page import VERDICTS_FILE, claims_grid, results_page
@@ -92,7 +92,7 @@ def judge_results(results: Results = Path("results/small"), root: Root = Path())
 
 
 @commands.command("page")
-def write_page(results: Results = Path("results/small"), root: Root = Path(), check: Check = False) -> None:
+def write_page(results: Results = Path("results/dinov2s"), root: Root = Path(), check: Check = False) -> None:
     """Write docs/RESULTS.md."""
     from zofc.evidence.page import RESULTS_PAGE, results_page
 

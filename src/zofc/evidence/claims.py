@@ -68,13 +68,15 @@ class ClaimFormula(_Strict):
     def enough(self, rows: Sequence[ResultRow | None]) -> bool:
         """Whether all rows are there; of the others that the first is measured against, one will do."""
         if self.formula in AGAINST_ANY:
-            return rows[0] is not None and any(row is not None for row in rows[1:])
+            trained = [row is not None and "all_classes" in row for row in rows]
+            return trained[0] and any(trained[1:])
         return None not in rows
 
     def value(self, rows: Sequence[ResultRow]) -> float | None:
         """The number, or None where a row lacks what it is made of."""
         if self.formula in ROW_FORMULAS:
-            return ROW_FORMULAS[self.formula](rows)
+            any_of = self.formula in AGAINST_ANY
+            return ROW_FORMULAS[self.formula]([row for row in rows if not any_of or "all_classes" in row])
         numbers = [ROW_NUMBERS[self.metric](row) for row in rows]
         known = [number for number in numbers if number is not None]
         return NUMBER_FORMULAS[self.formula](known) if len(known) == len(numbers) else None

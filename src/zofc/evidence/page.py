@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zofc.evidence.claims import Claim, all_claims, claim_groups
-from zofc.evidence.rows import RowTable, accuracy_cells, adds_classes, read_evidence
+from zofc.evidence.lines import PARTS
+from zofc.evidence.rows import RowTable, accuracy_cells, add_rows, adds_classes, read_evidence, result_rows
 from zofc.evidence.verdicts import UNTESTED, VERDICTS, Verdict, effect_words, judge_claims
 from zofc.report.grid import Grid
 from zofc.studies.settings import SETTINGS
@@ -18,12 +19,19 @@ from zofc.units import NONE
 RESULTS_PAGE = Path("docs/RESULTS.md")
 BENCHMARK = Path("results/step.json")
 VERDICTS_FILE = "verdicts.json"  # beside the results that they are made of
+RATES_FILE = "rates.json"
 NOTES = "NOTES.md"  # what must be known of the results and no file says
 LARGEST_PAGE = 15_000  # bytes
+COSTS = Path("results/costs")  # of steps: time, memory and operations, which do not depend on what is learned
 TABLE_LINES = (
-    "SimpleCIL", "Ridge regression (not in the paper)", "Learnable Cls., FO", "Adapter + Cls., FO", "LAE Adapter, FO",
-    "L2P, FO", "CODA-Prompt, FO", "APER Adapter, FO", "EASE, FO", "InfLoRA, FO", "Learnable Cls., ZO",
-    "Adapter + Cls., ZO", "APER Adapter, ZO", "EASE, ZO", "ZO-FC",
+    "SimpleCIL", "Ridge regression (not in the paper)", "Ridge on a random projection of 8192 (not in the paper)",
+    "Ridge on an orthogonal projection of 8192 (not in the paper)",
+    "Ridge on an orthogonal projection within 64 MB (not in the paper)", "Learnable Cls., FO", "Adapter + Cls., FO",
+    "Adapter + Cls., FO, steps as long as ZO-FC's", "ZO-FC", "ZO-FC, one direction per image", "APER Adapter, FO",
+    "APER Adapter, ZO", "EASE, FO", "EASE, ZO", "LAE Adapter, FO", "L2P, FO", "CODA-Prompt, FO", "InfLoRA, FO",
+    "ZO-FC + ridge on 8192", "ZO-FC, one direction per image + ridge on 8192", "APER Adapter, ZO + ridge on 8192",
+    "RanPAC's recipe: APER Adapter, FO + ridge on 8192", "ZO-Ridge, 8192 wide (not in the paper)",
+    "ZO-Ridge (not in the paper)",
 )  # fmt: skip
 TABLE_NOTE = "Mean ± standard deviation over seeds, in points. FO, ZO: first and zeroth order."
 INTRO = (
@@ -44,6 +52,7 @@ RULE = (
 def results_page(folder: Path, root: Path) -> tuple[str, dict[str, Verdict]]:
     """The page and its verdicts, from the result files of `folder` (relative to `root`)."""
     table = read_evidence(root / folder, root / BENCHMARK)
+    add_rows(table, [row for path in sorted((root / COSTS).glob("*.json")) for row in result_rows(path)])
     claims = all_claims()
     verdicts = judge_claims(claims, table)
     intro = _prose(INTRO.format(folder=folder, benchmark=BENCHMARK, verdicts=VERDICTS_FILE))
@@ -52,20 +61,22 @@ def results_page(folder: Path, root: Path) -> tuple[str, dict[str, Verdict]]:
     counts = Counter(verdict.word for verdict in verdicts.values())
     parts += [f"Of {len(verdicts)} claims: {', '.join(f'{counts[word]} {word}' for word in VERDICTS)}."]
     for group in claim_groups():
-        parts += [f"### {group.title}", claims_grid(group.claims, verdicts).markdown().strip()]
-    parts += ["## Not tested", _untested(claims, verdicts), "## How it was run", _bullets(_how(root / folder))]
+        if (grid := claims_grid(group.claims, verdicts)).rows:
+            parts += [f"### {group.title}", grid.markdown().strip()]
+    parts += ["## Not tested", _untested(claims, verdicts), "## How it was run", _bullets(_how(folder, root))]
     return "\n\n".join(part for part in parts if part) + "\n", verdicts
 
 
 def accuracy_grid(table: RowTable) -> Grid:
     """All classes and forgetting of each line in each setting."""
-    found = dict.fromkeys(setting for _, setting, _ in table)
+    found = dict.fromkeys(key[1] for key, row in table.items() if "all_classes" in row)
     settings = [name for name in SETTINGS if name in found and adds_classes(name)]
     settings += [name for name in found if name.partition(",")[0] in SETTINGS and name not in SETTINGS]
     body = []
     for line in TABLE_LINES:
         cells = [" / ".join(accuracy_cells(table, line, setting)) for setting in settings]
-        body.append((line, *(NONE if cell.startswith(NONE) else cell for cell in cells)))
+        if any(not cell.startswith(NONE) for cell in cells):
+            body.append((line, *(NONE if cell.startswith(NONE) else cell for cell in cells)))
     return Grid(("All classes (%) / forgetting", *settings), tuple(body))
 
 
@@ -90,21 +101,23 @@ def _untested(claims: Sequence[Claim], verdicts: Mapping[str, Verdict]) -> str:
     return _bullets([f"{why[:1].upper()}{why[1:].rstrip('.')}: {' '.join(says)}" for why, says in reasons.items()])
 
 
-def _how(folder: Path) -> list[str]:
+def _how(folder: Path, root: Path) -> list[str]:
     """The commands behind the result files, and what must be known of them."""
-    by_command: dict[tuple[str, str], list[str]] = {}
-    for path in sorted(folder.glob("*.json")):
+    parts = {part.title: (name, part) for name, part in PARTS.items()}
+    bullets = []
+    for path in sorted((root / folder).glob("*.json")):
         about = json.loads(path.read_text("utf-8"))
-        if "study" in about:
-            seeds = len({row["seed"] for row in about["rows"]})
-            words = [f"--scale {about['scale']}", *["--fast"] * about["fast"], *[f"--seeds {seeds}"] * (seeds > 1)]
-            key = " ".join([*words, *about["changes"]]), about["says"]
-            by_command.setdefault(key, []).append(about["study"])
-    bullets = [f"`zofc reproduce STUDY {command}` for {', '.join(studies)}." for (command, _), studies in
-               by_command.items()]  # fmt: skip
-    if by_command:
-        bullets.append(f"Scale: {max((says for _, says in by_command), key=len)}.")
-    notes = folder / NOTES
+        if about.get("title") in parts:
+            name, part = parts[about["title"]]
+            changes = [change for change in about["changes"] if change not in part.changes]
+            words = ["--part", name, "--rates", str(folder / RATES_FILE), "--out", str(folder / path.name), *changes]
+            bullets.append(f"{part.title}: `python -m zofc.evidence grid {' '.join(words)}`")
+    rates = root / folder / RATES_FILE
+    if rates.is_file():
+        changes = json.loads(rates.read_text("utf-8"))["changes"]
+        bullets.append(f"Learning rates, tested on training images that were held out: `python -m zofc.evidence "
+                       f"rates --out {folder / RATES_FILE} {' '.join(changes)}`")  # fmt: skip
+    notes = root / folder / NOTES
     return bullets + (notes.read_text("utf-8").strip().split("\n\n") if notes.is_file() else [])
 
 

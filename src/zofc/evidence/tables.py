@@ -19,18 +19,21 @@ from zofc.units import NONE
 
 DOCUMENTS = ("README.md", "benchmarks/README.md", "docs/**/*.md")
 MARKED = re.compile(r"<!-- ([\w ]+) -->\n.*?<!-- /\1 -->", re.DOTALL)
-RESULTS = Path("results/small")  # the studies that the documents show
-SHOWN_SETTINGS = {"cifar100-inc5": "CIFAR-100, 20 tasks", "cifar100-inc10": "CIFAR-100, 10 tasks",
-                  "caltech101-inc10": "Caltech-101"}  # fmt: skip
+RESULTS = Path("results/dinov2s")  # the grids that the documents show
+SHOWN_SETTINGS = {
+    "cifar100-inc10, 100 images a class": "CIFAR-100, 10 tasks",
+    "cifar100-inc5, 100 images a class": "CIFAR-100, 20 tasks",
+    "caltech101-inc10": "Caltech-101",
+}
 SHOWN_LINES = {
     "SimpleCIL": "SimpleCIL: class means, nothing trained",
-    "Ridge regression (not in the paper)": "Ridge regression, nothing trained",
-    "Learnable Cls., FO": "Classifier, first order",
+    "Ridge on an orthogonal projection of 8192 (not in the paper)": "Ridge on a projection, nothing trained",
     "Adapter + Cls., FO": "Adapter + classifier, first order",
     "ZO-FC": "ZO-FC: zeroth-order adapter, first-order classifier",
-    "Adapter + Cls., ZO": "Adapter + classifier, zeroth order",
     "APER Adapter, FO": "APER, first order",
     "EASE, FO": "EASE, first order",
+    "RanPAC's recipe: APER Adapter, FO + ridge on 8192": "RanPAC's recipe: first-order adapter, ridge on a projection",
+    "ZO-Ridge, 8192 wide (not in the paper)": "ZO-Ridge: zeroth-order adapter, ridge on a projection",
 }
 SHORT_STEPS = ("published", "published-first", "forward", "image", "image-24", "first", "late-3", "spsa", "first-fp32",
                "spsa-bf16")  # fmt: skip
