@@ -238,7 +238,7 @@ def test_more_classes_per_task_than_there_are_make_one_task(
     code, said = zofc("run", recipe_file("simplecil/base", *words))
     assert code == 0, said
     assert "data.increment: 10 classes per task, but there are only 4 in folder:photos: all are one task" in said
-    assert "For more tasks: data.increment=2 or less" in said
+    assert "For more tasks: data.increment=2\n" in said and "4 classes in 1 task;" in said
     paper = recipe_file("simplecil/base", *words, "paper={table: main, row: simplecil, column: cifar100-inc5}")
     code, said = zofc("run", paper)
     assert code == 2 and "there are only 4 in folder:photos; a row of the paper needs its data" in said
@@ -330,6 +330,7 @@ def test_only_a_command_that_takes_a_setting_advises_it(zofc: Run, finished: Pat
     for images in (["demo/zofc", "data.source=folder:photos"], ["folder:photos", "backbone.name=embedded"]):
         code, said = zofc("run", *images, "training.device=cpu")
         assert code == 2 and said.count("not an image of a known format") == 3 and "With data.skip_broken=true" in said
+    assert "With data.skip_broken=true" in zofc("recommend", "folder:photos", "embedded")[1]
 
 
 def test_learn_then_evaluate(zofc: Run, finished: Path, tmp_path: Path) -> None:

@@ -469,6 +469,16 @@ def test_what_is_timed_is_not_divided_between_workers(tiny_weights: Path, monkey
     assert two == pytest.approx(one / 2) and both == pytest.approx(two + forecast(list(timed)).seconds)
 
 
+def test_tasks_in_which_nothing_moves_are_not_counted_as_training(tiny_recipe: Callable[..., Recipe]) -> None:
+    def passes(name: str, *changes: str) -> float:
+        return jobs.TRAIN.passes(tiny_recipe(name, *changes))
+
+    once = passes("zofc/base", "optimize.peft.tasks=1", "optimize.head.tasks=1")
+    still, all_tasks = passes("simplecil/base"), passes("zofc/base")
+    assert once - still == pytest.approx((all_tasks - still) / 3)  # three tasks of one size
+    assert passes("aper-fo/base") - still == pytest.approx((passes("adapter-fo/base") - still) / 3)
+
+
 # -- what a step costs -----------------------------------------------------------------------------------------------
 
 

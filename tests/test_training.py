@@ -148,6 +148,26 @@ def test_both_ways_of_loading_train_alike(tiny_recipe: Make, tmp_path: Path) -> 
     torch.testing.assert_close(one, other, rtol=0, atol=2e-3)
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "expected"),
+    [
+        ("zofc/base", [], [1, 1, 1]),
+        ("zofc/base", ["optimize.peft.tasks=1", "optimize.head.tasks=1"], [1, 0, 0]),
+        ("aper-fo/base", [], [1, 0, 0]),
+        ("simplecil/base", [], [0, 0, 0]),
+    ],
+)
+def test_a_run_says_beforehand_how_many_epochs_each_task_trains(
+    tiny_recipe: Make, tmp_path: Path, name: str, changes: list[str], expected: list[int]
+) -> None:
+    recorder = Recorder()
+    recipe = tiny_recipe(name, *changes)
+    short = {group: plan.model_copy(update={"epochs": 1}) for group, plan in recipe.optimize.items()}
+    train(start_run(recipe.model_copy(update={"optimize": short}), tmp_path), [recorder])
+    assert recorder.named("run_started")[0]["epochs"] == expected
+    assert [event["epochs"] for event in recorder.named("task_started")] == expected
+
+
 # -- stopping and continuing -----------------------------------------------------------------------------------------
 
 

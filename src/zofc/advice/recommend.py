@@ -26,7 +26,7 @@ from zofc.model.ridge import RidgeHead, draw_projection
 from zofc.recipe import load_recipe
 from zofc.training.device import pick_device, set_up
 from zofc.training.incremental_model import IncrementalModel
-from zofc.training.resolve import check_recipe, open_data
+from zofc.training.resolve import check_recipe, open_sources
 
 FOLDS = 5
 SEED = 1993
@@ -90,7 +90,7 @@ def recommend(
         except WeightsError as error:
             left_out.append(str(error))
             continue
-        data = data or open_data(model.recipe, source, lambda _: None)
+        data = data or open_sources(model.recipe, lambda _: None)[0]
         found = sample_features(model, data, affordable(model, data, seconds / len(names)))
         sampled[name] = len(found.labels)
         for learner, answer in LEARNERS.items():

@@ -31,7 +31,7 @@ def run_picture(view: RunView, width: int, height: int, now: float, warning: str
         return Text(f"{view.folder}: waiting for the run to begin{note}", style="dim")
     head, room = view.header, max(width - LABEL - 1, 10)
     title = Text.assemble((str(head.get("name", view.folder.name)), "bold"), f": {head.get('method', '?')}")
-    title.append(f" on {head.get('device', '?')}, {head.get('classes', '?')} classes in {view.tasks} tasks; ")
+    title.append(f" on {head.get('device', '?')}, {head.get('classes', '?')} classes in {_count(view.tasks)}; ")
     title.append(view.status, {"finished": "green", "interrupted": "yellow", "stopped": "red"}.get(view.status, "cyan"))
     if not view.attended and not view.over:
         title.append(", but no process of this machine trains it", "yellow")
@@ -43,6 +43,10 @@ def run_picture(view: RunView, width: int, height: int, now: float, warning: str
     for label, value in (*above, *_accuracies(view, room, max(height - taken, 1)), *rest):
         table.add_row(label, value)
     return Group(title, table, *([Text(warning)] if warning else []))
+
+
+def _count(tasks: int) -> str:
+    return "1 task" if tasks == 1 else f"{tasks} tasks"
 
 
 def print_line(console: Console, text: str | None) -> None:
@@ -137,7 +141,7 @@ def describe(event: Event, view: RunView) -> str | None:
                 groups = " and ".join(event["groups"]) or "nothing"
                 where = f"{event['name']}: {event['method']} on {event['device']}"
                 what = f"{event['parameters']:,} parameters frozen, {groups} trained"
-                return f"{where}, {event['classes']} classes in {event['tasks']} tasks; {what}"
+                return f"{where}, {event['classes']} classes in {_count(event['tasks'])}; {what}"
             case "run_resumed":
                 at = event["position"]
                 return f"{event['name']}: continued at task {at['task'] + 1}, epoch {at['epoch'] + 1}"

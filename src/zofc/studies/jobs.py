@@ -7,6 +7,7 @@ job. An existing result is reused, so a table is the same however often its comp
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from zofc.analysis.cost import measure_cost
 from zofc.analysis.kept_run import KeptRun
 from zofc.analysis.run_flatness import FlatnessSettings, measure_flatness
 from zofc.errors import RunError
+from zofc.methods import method_class
 from zofc.recipe import Group, Recipe
 from zofc.runfolder import Run, open_run
 from zofc.runfolder.files import read_object, write_object
@@ -108,13 +110,18 @@ class TrainRun(Job):
 
     def passes(self, recipe: Recipe) -> float:
         stream = build_stream(recipe, lambda _: None)
-        per_image = max((plan.epochs * _evaluations(plan) for plan in recipe.optimize.values()), default=0)
-        trained = sum(len(stream.train_set(task)) for task in stream.tasks)
+        trained = sum(len(stream.train_set(task)) * (_passes_of_image(recipe, task.index) + 1) for task in stream.tasks)
         tested = sum(len(test) for task in stream.tasks for _, test in stream.evaluation(task))
-        return trained * (per_image + 1) + tested
+        return trained + tested
 
 
 TRAIN = TrainRun()
+
+
+def _passes_of_image(recipe: Recipe, task: int) -> int:
+    """Passes of an image in all training steps of a task, in which some or all groups may not move any more."""
+    plans = recipe.optimize.values() if task < method_class(recipe).trained_tasks else ()
+    return max((plan.epochs * _evaluations(plan) for plan in plans if task < (plan.tasks or math.inf)), default=0)
 
 
 def _evaluations(plan: Group) -> int:

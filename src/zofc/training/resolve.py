@@ -150,7 +150,8 @@ def _increment(recipe: Recipe, source: Source, notice: Callable[[str], None]) ->
     if recipe.paper is not None:
         raise RecipeError(f"{problem}; a row of the paper needs its data, so give data.increment or another recipe")
     what = "all are one task" if data.first is None else "what the first task leaves is one task"
-    notice(f"{problem}: {what}. For more tasks: data.increment={max(1, total // 2)} or less")
+    fewer = f". For more tasks: data.increment={total // 2}" if total > 1 else ""
+    notice(f"{problem}: {what}{fewer}")
     return total
 
 
