@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from timm.models.vision_transformer import VisionTransformer, checkpoint_filter_fn
 from torch import Tensor, nn
 
-from transformers_fixture import FIXTURE, draw_images, draw_weight
+from reference_models import FIXTURE, draw_images, draw_weight
 from zofc.errors import RecipeError, RunError, WeightsError
 from zofc.model import hub
 from zofc.model.backbone import Backbone, load_backbone
@@ -29,7 +29,9 @@ from zofc.model.catalog import backbones
 from zofc.recipe import BackboneSettings, Recipe
 from zofc.training.runs import start_run, train
 
-MODELS: dict[str, dict[str, Any]] = json.loads(FIXTURE.read_text("utf-8"))["models"]
+REFERENCES = json.loads(FIXTURE.read_text("utf-8"))
+MODELS: dict[str, dict[str, Any]] = REFERENCES["models"]
+OPEN_CLIP: dict[str, dict[str, Any]] = REFERENCES["open_clip_models"]
 SMALL = "test_vit"  # timm's smallest
 INCEPTION = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
@@ -39,7 +41,7 @@ def load(path: Path, **settings: Any) -> Backbone:
 
 
 def weights_of(model: str) -> dict[str, Tensor]:
-    return {name: draw_weight(name, shape) for name, shape in MODELS[model]["shapes"].items()}
+    return {name: draw_weight(name, shape) for name, shape in {**MODELS, **OPEN_CLIP}[model]["shapes"].items()}
 
 
 def write_config(folder: Path, config: dict[str, Any]) -> Path:
@@ -199,17 +201,66 @@ def test_folders_that_are_no_model_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[]", encoding="utf-8")
     with pytest.raises(WeightsError, match=r"config\.json is not a JSON object"):
         load(tmp_path)
-    other = tmp_path / "open_clip"
-    other.mkdir()
-    (other / "open_clip_config.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(WeightsError, match="is an open_clip model, which is not supported; use timm's name"):
-        load(other)
     with pytest.raises(WeightsError, match=r"no weight file or folder facebook/dinov2.*: hf download facebook/dinov2"):
         load(Path("facebook/dinov2-small"))
     with pytest.raises(WeightsError, match=r"no weight file or folder .*absent/model$"):
         load(tmp_path / "absent" / "model")
     with pytest.raises(RecipeError, match="no timm model and no file or folder 'absent_model'"):
         load_backbone(BackboneSettings(name="absent_model"))
+
+
+@pytest.mark.parametrize("model", ["vit", "deit distilled", "dinov2 swiglu", "dinov2 registers"])
+def test_state_dicts_have_other_names_than_files_in_transformers_5(model: str, tmp_path: Path) -> None:
+    names = {"attention.attention.query": "attention.q_proj", "attention.attention.key": "attention.k_proj",
+             "attention.attention.value": "attention.v_proj", "attention.output.dense": "attention.o_proj",
+             "intermediate.dense": "mlp.fc1", "output.dense": "mlp.fc2",
+             "mlp.weights_out": "mlp.down_proj"}  # fmt: skip
+    state: dict[str, Tensor] = {}
+    for key, value in weights_of(model).items():
+        for saved, own in names.items():
+            key = key.replace(saved, own)
+        key = key if "dinov2" in model else key.replace("encoder.layer.", "layers.")
+        if "weights_in" in key:
+            halves = zip(("gate_proj", "up_proj"), value.chunk(2), strict=True)
+            state |= {key.replace("weights_in", half): rows.clone() for half, rows in halves}
+        else:
+            state[key] = value
+    torch.save(state, write_config(tmp_path, MODELS[model]["config"]) / "pytorch_model.bin")
+    assert_features(load(tmp_path), model)
+
+
+@pytest.mark.parametrize("model", OPEN_CLIP)
+def test_features_of_open_clip_are_those_before_its_projection(model: str, tmp_path: Path) -> None:
+    weights, x = weights_of(model), draw_images(16)
+    config = {**OPEN_CLIP[model]["config"], "preprocess_cfg": {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
+    save_file(weights, tmp_path / "open_clip_model.safetensors")
+    backbone = load(tmp_path)
+    assert (backbone.mean, backbone.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    ours, theirs = backbone.features(x) @ weights["visual.proj"], torch.tensor(OPEN_CLIP[model]["features"])
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    torch.save({"state_dict": prefixed("module.", weights)}, tmp_path / "epoch_1.pt")  # a training checkpoint beside it
+    torch.testing.assert_close(load(tmp_path / "epoch_1.pt").features(x), backbone.features(x))
+
+
+@pytest.mark.parametrize(
+    ("tower", "message"),
+    [
+        ({"timm_model_name": "vit_base_patch16_siglip_224"}, "has timm's vit_base_patch16_siglip_224 as image tower"),
+        ({"layers": [3, 4, 6, 3]}, r"no plain ViT: layers=\[3, 4, 6, 3\]"),
+        ({"attentional_pool": True, "patch_dropout": 0.5}, r"no plain ViT: attentional_pool=True$"),
+        ({"pool_type": "avg"}, "pool_type=avg"),
+    ],
+)
+def test_open_clips_that_are_no_plain_vit_are_refused(tower: dict[str, Any], message: str, tmp_path: Path) -> None:
+    own = OPEN_CLIP["open_clip quick"]["config"]["model_cfg"]["vision_cfg"]
+    config = {"model_cfg": {"vision_cfg": {**own, **tower}}}
+    (tmp_path / "open_clip_config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(WeightsError, match=r"no weights in .*: none of open_clip_model\.safetensors"):
+        load(tmp_path)
+    save_file(weights_of("open_clip quick"), tmp_path / "open_clip_model.safetensors")
+    with pytest.raises(WeightsError, match=message):
+        load(tmp_path)
 
 
 def test_a_folder_has_a_checksum_that_sha256sum_prints_and_is_found_below_zofc_data(
@@ -490,8 +541,6 @@ def names_of(model: str) -> list[str]:
         (lambda: names_of("efficientnet_b0"), "a convolutional network"),
         (lambda: ["bert.embeddings.word_embeddings.weight", "bert.pooler.dense.weight"], "a text model"),
         (lambda: ["model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight"], "a text model"),
-        (lambda: ["visual.class_embedding", "visual.conv1.weight"], "an OpenAI CLIP or open_clip model"),
-        (lambda: ["visual.trunk.patch_embed.proj.weight", "visual.trunk.blocks.0.norm1.weight"], "open_clip model"),
         (lambda: ["base.q.lora_A.weight", "base.q.lora_B.weight"], "a LoRA adapter"),
         (lambda: ["x", "y", "z", "u"], r"no known model \(its tensors are x, y, z, …\)"),
         (lambda: [f"{p}.{n}" for p in "ab" for n in ("patch_embed.proj.weight", "blocks.0.norm1.weight")],

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from zofc.errors import WeightsError
 from zofc.model.backbone import EMBEDDED, Backbone, embedded_weights
 from zofc.model.checkpoints import SAFETENSORS_SUFFIX
-from zofc.model.folders import CONFIG, vit_of_folder, weight_files
+from zofc.model.folders import is_model_folder, vit_of_folder, weight_files
 from zofc.model.geometry import empty_vit, is_plain_vit, set_image_size, vit_of_metadata
 from zofc.model.hub import cached_weights
 from zofc.model.vit import check_known
@@ -62,7 +62,7 @@ def _local_weights() -> list[tuple[str, Path]]:
     """Weight files and model folders under $ZOFC_DATA by the name that recipes give them."""
     root = os.environ.get("ZOFC_DATA")
     paths = sorted(Path(root, FOLDER).glob("*")) if root else []
-    models = [path for path in paths if is_weights_path(path.name) or (path / CONFIG).is_file()]
+    models = [path for path in paths if is_weights_path(path.name) or is_model_folder(path)]
     return [(f"{FOLDER}/{path.name}", path) for path in models]
 
 

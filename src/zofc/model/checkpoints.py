@@ -27,11 +27,11 @@ SAFETENSORS_SUFFIX = ".safetensors"
 WRAPPERS = (  # entries of a checkpoint that hold the weights, the preferred one first
     "state_dict_ema",
     "model_ema",
-    "teacher",
-    "target_encoder",
     "state_dict",
     "model_state_dict",
     "model",
+    "teacher",
+    "target_encoder",
     "module",
     "net",
     "student",
@@ -57,7 +57,7 @@ SAVE_COMMAND = (
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class NamedTensors:
     """The named tensors of one or several weight files, and the text that is stored beside them."""
 
     path: Path
@@ -65,7 +65,7 @@ class Checkpoint:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
+def read_checkpoint(path: Path) -> NamedTensors:
     """The tensors of a safetensors file or a torch checkpoint; its content decides, not its suffix."""
     try:
         with path.open("rb") as file:
@@ -75,7 +75,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     _refuse_other_content(path, start)
     if start[8:9] == b"{" or (path.suffix == SAFETENSORS_SUFFIX and not _is_torch(start)):
         return _read_safetensors(path)
-    return Checkpoint(path, unwrap(_load_torch(path, start), path))
+    return NamedTensors(path, unwrap(_load_torch(path, start), path))
 
 
 def _is_torch(start: bytes) -> bool:
@@ -93,11 +93,11 @@ def _refuse_other_content(path: Path, start: bytes) -> None:
         raise WeightsError(f"backbone.name: {path} is a JSON text, not the weights; give the folder that it lies in")
 
 
-def _read_safetensors(path: Path) -> Checkpoint:
+def _read_safetensors(path: Path) -> NamedTensors:
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
-            return Checkpoint(path, tensors, file.metadata() or {})
+            return NamedTensors(path, tensors, file.metadata() or {})
     except (SafetensorError, OSError) as error:
         size, expected = path.stat().st_size, _expected_size(path)
         if expected and size < expected:
@@ -198,6 +198,17 @@ def unwrap(content: Any, path: Path) -> dict[str, Tensor]:
     else:
         content = f"a {type(content).__name__}"
     raise WeightsError(f"backbone.name: {path} holds {content} and no named weights; give the state dict of a model")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object that lies beside weights."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"backbone.name: {path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise WeightsError(f"backbone.name: {path} is not a JSON object; download it again")
+    return content
 
 
 def sha256(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Model folders as hubs have them: `config.json` and weights, of Hugging Face transformers or of timm.
+"""Model folders as hubs have them: `config.json` and weights, of Hugging Face transformers, of timm or of open_clip.
 
 A family of transformers is data: the defaults of its configuration and how a timm VisionTransformer of that geometry is
 made. What timm cannot express exactly is refused.
@@ -6,7 +6,6 @@ made. What timm cannot express exactly is refused.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -29,15 +28,20 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from zofc.errors import WeightsError
-from zofc.model.checkpoints import Checkpoint, read_checkpoint
+from zofc.model.checkpoints import NamedTensors, read_checkpoint, read_json
 from zofc.model.geometry import EmptyVit, empty_vit, hidden_ratio, statistics, swiglu_arguments
+from zofc.model.open_clip_folder import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, vit_of_open_clip
 from zofc.model.vit import check_known
 
-CONFIG = "config.json"
+CONFIG_FILE = "config.json"
 PREPROCESSORS = ("preprocessor_config.json", "processor_config.json")
-OPEN_CLIP_CONFIG = "open_clip_config.json"
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-ACTIVATIONS: dict[str, type[nn.Module]] = {
+FOLDER_WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+HIDDEN_ACTIVATIONS: dict[str, type[nn.Module]] = {
     "gelu": nn.GELU,
     "quick_gelu": QuickGELU,
     "gelu_new": GELUTanh,
@@ -48,7 +52,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 TWO_TOKENS = "DeiTForImageClassificationWithTeacher"  # whose prediction is the mean of those of two tokens
 
-Config = Mapping[str, Any]
+ModelConfig = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -56,26 +60,26 @@ class Family:
     """A model type of Hugging Face transformers: the defaults of its config.json, which may leave them out, how timm's
     arguments follow from it beside those of every ViT, and the mean and std of its image processor."""
 
-    defaults: Config
-    arguments: Callable[[Config], dict[str, Any]]
+    defaults: ModelConfig
+    arguments: Callable[[ModelConfig], dict[str, Any]]
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
 
-def _hidden_layer(config: Config) -> dict[str, Any]:
+def _hidden_layer(config: ModelConfig) -> dict[str, Any]:
     return {"mlp_ratio": hidden_ratio(config["intermediate_size"], config["hidden_size"])}
 
 
-def _clip(config: Config) -> dict[str, Any]:
+def _clip(config: ModelConfig) -> dict[str, Any]:
     return {**_hidden_layer(config), "pre_norm": True}
 
 
-def _deit(config: Config) -> dict[str, Any]:
+def _deit(config: ModelConfig) -> dict[str, Any]:
     """The distillation token is a register, unless predictions are read from it too."""
     return _hidden_layer(config) | ({} if TWO_TOKENS in (config.get("architectures") or ()) else {"reg_tokens": 1})
 
 
-def _dinov2(config: Config) -> dict[str, Any]:
+def _dinov2(config: ModelConfig) -> dict[str, Any]:
     width, registers = config["hidden_size"], config["num_register_tokens"]
     hidden = int(width * config["mlp_ratio"])
     arguments = {"init_values": 1.0, "reg_tokens": registers, "no_embed_class": registers > 0}
@@ -109,7 +113,7 @@ _DINOV2 = {
 _IMAGENET = (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)
 _INCEPTION = (IMAGENET_INCEPTION_MEAN, IMAGENET_INCEPTION_STD)
 _OPENAI = (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD)
-FAMILIES = {
+MODEL_TYPES = {
     "vit": Family(_VIT, _hidden_layer, *_INCEPTION),
     "vit_mae": Family(_VIT, _hidden_layer, *_IMAGENET),
     "vit_msn": Family({**_VIT, "layer_norm_eps": 1e-6}, _hidden_layer, *_IMAGENET),
@@ -121,24 +125,23 @@ FAMILIES = {
 }
 
 
-def read_folder(folder: Path) -> Checkpoint:
+def read_model_folder(folder: Path) -> NamedTensors:
     """The tensors of a folder's weights, of all shards."""
     tensors: dict[str, Any] = {}
     for path in weight_files(folder):
         tensors |= read_checkpoint(path).tensors
-    return Checkpoint(folder, tensors)
+    return NamedTensors(folder, tensors)
 
 
 def weight_files(folder: Path) -> list[Path]:
     """The files of a folder's weights: one, or all shards that an index lists."""
-    path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    names = OPEN_CLIP_WEIGHTS if is_open_clip(folder) else FOLDER_WEIGHTS
+    path = next((folder / name for name in names if (folder / name).is_file()), None)
     if path is None:
-        if (folder / OPEN_CLIP_CONFIG).is_file():
-            raise _open_clip(folder)
-        raise WeightsError(f"backbone.name: no weights in {folder}: none of {', '.join(WEIGHTS)}")
+        raise WeightsError(f"backbone.name: no weights in {folder}: none of {', '.join(names)}")
     if path.suffix != ".json":
         return [path]
-    shards = sorted({folder / str(name) for name in dict(_read_json(path).get("weight_map", {})).values()})
+    shards = sorted({folder / str(name) for name in dict(read_json(path).get("weight_map", {})).values()})
     if missing := [shard.name for shard in shards if not shard.is_file()]:
         raise WeightsError(
             f"backbone.name: {folder} lacks {len(missing)} of {len(shards)} shards that {path.name} lists, "
@@ -147,50 +150,61 @@ def weight_files(folder: Path) -> list[Path]:
     return shards
 
 
+def is_open_clip(folder: Path) -> bool:
+    """Whether a folder is one of open_clip alone; some have the files of transformers or timm too."""
+    return (folder / OPEN_CLIP_CONFIG).is_file() and not (folder / CONFIG_FILE).is_file()
+
+
+def is_model_folder(path: Path) -> bool:
+    """Whether a path is a folder that describes a model."""
+    return (path / CONFIG_FILE).is_file() or is_open_clip(path)
+
+
 def described_files(folder: Path) -> list[Path]:
     """Every file of a folder that a backbone is made from."""
-    about = [folder / name for name in (CONFIG, *PREPROCESSORS) if (folder / name).is_file()]
+    names = [OPEN_CLIP_CONFIG] if is_open_clip(folder) else [CONFIG_FILE, *PREPROCESSORS]
+    about = [folder / name for name in names if (folder / name).is_file()]
     return about + weight_files(folder)
 
 
 def vit_of_folder(folder: Path) -> EmptyVit:
     """The ViT that a folder's config.json describes."""
-    if not (folder / CONFIG).is_file():
-        if (folder / OPEN_CLIP_CONFIG).is_file():
-            raise _open_clip(folder)
+    if is_open_clip(folder):
+        return vit_of_open_clip(folder)
+    if not (folder / CONFIG_FILE).is_file():
         raise WeightsError(
-            f"backbone.name: the folder {folder} has no {CONFIG}; give a weight file, or a folder as Hugging Face "
-            "transformers and timm save it"
+            f"backbone.name: the folder {folder} has no {CONFIG_FILE}; give a weight file, or a folder as Hugging Face "
+            "transformers, timm and open_clip save it"
         )
-    config = _read_json(folder / CONFIG)
+    config = read_json(folder / CONFIG_FILE)
     return _vit_of_timm(folder, config) if "architecture" in config else _vit_of_transformers(folder, config)
 
 
-def _vit_of_timm(folder: Path, config: Config) -> EmptyVit:
+def _vit_of_timm(folder: Path, config: ModelConfig) -> EmptyVit:
     name, about = str(config["architecture"]), config.get("pretrained_cfg") or config
     if not timm.is_model(name):
         raise WeightsError(
-            f"backbone.name: {folder / CONFIG} has the architecture '{name}', which timm {timm.__version__} does not "
-            "have; only vision transformers of timm are supported"
+            f"backbone.name: {folder / CONFIG_FILE} has the architecture '{name}', which timm {timm.__version__} "
+            "does not have; only vision transformers of timm are supported"
         )
     vit = check_known(empty_vit(name, **(config.get("model_args") or {})))
     mean, std = statistics(vit)
     return EmptyVit(vit, tuple(about.get("mean", mean)), tuple(about.get("std", std)))
 
 
-def _vit_of_transformers(folder: Path, config: Config) -> EmptyVit:
+def _vit_of_transformers(folder: Path, config: ModelConfig) -> EmptyVit:
     kind = str(config.get("model_type"))
-    family = FAMILIES.get(kind)
+    family = MODEL_TYPES.get(kind)
     if family is None:
         raise WeightsError(
-            f"backbone.name: {folder / CONFIG} is of {_describe_config(config)}; of Hugging Face transformers these "
-            f"model types are supported: {', '.join(FAMILIES)}"
+            f"backbone.name: {folder / CONFIG_FILE} is of {_describe_config(config)}; of Hugging Face transformers "
+            f"these model types are supported: {', '.join(MODEL_TYPES)}"
         )
     own = config.get("vision_config") or {} if kind == "clip" else config
     values = {**family.defaults, **{key: value for key, value in own.items() if value is not None}}
     problem = _unsupported(values)
     if problem:
-        raise WeightsError(f"backbone.name: {folder / CONFIG}: {problem}")
+        raise WeightsError(f"backbone.name: {folder / CONFIG_FILE}: {problem}")
     size = _side(values["image_size"])
     made = VisionTransformerDistilled if TWO_TOKENS in (config.get("architectures") or ()) else VisionTransformer
     arguments = {
@@ -201,7 +215,7 @@ def _vit_of_transformers(folder: Path, config: Config) -> EmptyVit:
         "num_heads": values["num_attention_heads"],
         "qkv_bias": values["qkv_bias"],
         "norm_layer": partial(LayerNorm, eps=values["layer_norm_eps"]),
-        "act_layer": ACTIVATIONS[values["hidden_act"]],
+        "act_layer": HIDDEN_ACTIVATIONS[values["hidden_act"]],
         "num_classes": 0,
         "weight_init": "skip",
         **family.arguments(values),
@@ -214,7 +228,7 @@ def _vit_of_transformers(folder: Path, config: Config) -> EmptyVit:
     return EmptyVit(vit, *_normalization(processor, family), shown if other else None)
 
 
-def _unsupported(config: Config) -> str:
+def _unsupported(config: ModelConfig) -> str:
     """Why timm's VisionTransformer cannot be what a configuration describes; empty if it can."""
     for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
         if not isinstance(config[key], int) or config[key] < 1:
@@ -224,8 +238,8 @@ def _unsupported(config: Config) -> str:
             return f"{key} is {config[key]}, but only square images and patches are supported"
     if config["num_channels"] != 3:
         return f"num_channels is {config['num_channels']}, but only images of 3 channels are supported"
-    if config["hidden_act"] not in ACTIVATIONS:
-        return f"the activation {config['hidden_act']} is not supported, only {', '.join(ACTIVATIONS)}"
+    if config["hidden_act"] not in HIDDEN_ACTIVATIONS:
+        return f"the activation {config['hidden_act']} is not supported, only {', '.join(HIDDEN_ACTIVATIONS)}"
     if config["hidden_size"] % config["num_attention_heads"]:
         return f"{config['num_attention_heads']} heads do not divide the width {config['hidden_size']}"
     return ""
@@ -240,17 +254,17 @@ def _side(size: Any) -> int | None:
     return side if isinstance(side, int) and side > 0 else None
 
 
-def _read_processor(folder: Path) -> Config:
+def _read_processor(folder: Path) -> ModelConfig:
     """The image processor's settings; none if the folder has no file of them."""
     path = next((folder / name for name in PREPROCESSORS if (folder / name).is_file()), None)
     if path is None:
         return {}
-    settings = _read_json(path)
+    settings = read_json(path)
     nested = settings.get("image_processor")
     return nested if isinstance(nested, Mapping) else settings
 
 
-def _normalization(processor: Config, family: Family) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _normalization(processor: ModelConfig, family: Family) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and std of an image processor, its family's if it has none."""
     if not processor.get("do_normalize", True):
         return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
@@ -258,24 +272,7 @@ def _normalization(processor: Config, family: Family) -> tuple[tuple[float, ...]
     return tuple(map(float, mean or family.mean)), tuple(map(float, std or family.std))
 
 
-def _describe_config(config: Config) -> str:
+def _describe_config(config: ModelConfig) -> str:
     classes = ", ".join(map(str, config.get("architectures") or ())) or config.get("model_type") or "no known model"
     is_text = "vocab_size" in config and not {"vision_config", "image_size", "patch_size"} & {*config}
     return f"a text model ({classes})" if is_text else f"a model that is not supported ({classes})"
-
-
-def _open_clip(folder: Path) -> WeightsError:
-    return WeightsError(
-        f"backbone.name: {folder} is an open_clip model, which is not supported; use timm's name of the same weights "
-        "(zofc list backbones clip), or its Hugging Face CLIP folder"
-    )
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise WeightsError(f"backbone.name: {path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise WeightsError(f"backbone.name: {path} is not a JSON object; download it again")
-    return content

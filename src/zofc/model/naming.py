@@ -17,8 +17,10 @@ from torch import Tensor
 
 from zofc.errors import WeightsError
 
-PARTS = ("q", "k", "v")  # of the projection that timm calls qkv
-LEAF = "patch_embed.proj.weight"
+JOINED = {  # matrices of timm that others keep in parts: queries, keys and values, and the halves of a gated layer
+    "attn.qkv": ("attn.q", "attn.k", "attn.v"),
+    "mlp.fc1": ("mlp.gate", "mlp.up"),
+}
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Naming:
     """How a family calls a vision transformer's parameters."""
 
     family: str
-    patches: str  # its name of timm's patch_embed.proj.weight, by which the tower's prefix is found
+    anchor: str  # a parameter of the tower that no other family has, by which the tower's prefix is found
     names: Mapping[str, str]  # a module or a parameter, `{}` for the block's number → timm's; empty: timm's own names
     unused: tuple[str, ...] = ()  # beginnings of names in the tower that the features do not depend on
 
@@ -50,50 +52,49 @@ def _blocks(prefix: str, names: Mapping[str, str]) -> dict[str, str]:
 
 TIMM = Naming(
     "timm",
-    LEAF,
+    "patch_embed.proj.weight",
     {},
     ("head.", "head_dist.", "fc.", "pre_logits.", "mask_token", "masked_embed", "decoder_", "dino_head.", "ibot_head."),
 )
-_HF_EMBEDDINGS = {
-    "embeddings.cls_token": "cls_token",
-    "embeddings.distillation_token": "dist_token",
-    "embeddings.register_tokens": "register_tokens",
-    "embeddings.position_embeddings": "pos_embed",
-    "embeddings.patch_embeddings.projection": "patch_embed.proj",
-    "layernorm": "norm",
-}
-_HF_ATTENTION = {
+_HF_BLOCK = {
     "attention.attention.query": "attn.q",
     "attention.attention.key": "attn.k",
     "attention.attention.value": "attn.v",
     "attention.output.dense": "attn.proj",
+    "layernorm_before": "norm1",
+    "layernorm_after": "norm2",
+    "intermediate.dense": "mlp.fc1",
+    "output.dense": "mlp.fc2",
+    "norm1": "norm1",  # DINOv2
+    "norm2": "norm2",
+    "mlp.fc1": "mlp.fc1",
+    "mlp.fc2": "mlp.fc2",
+    "mlp.weights_in": "mlp.fc1",
+    "mlp.weights_out": "mlp.fc2",
+    "layer_scale1.lambda1": "ls1.gamma",
+    "layer_scale2.lambda1": "ls2.gamma",
+    "attention.q_proj": "attn.q",  # state dicts of transformers 5, whose files keep the names above
+    "attention.k_proj": "attn.k",
+    "attention.v_proj": "attn.v",
+    "attention.o_proj": "attn.proj",
+    "mlp.gate_proj": "mlp.gate",
+    "mlp.up_proj": "mlp.up",
+    "mlp.down_proj": "mlp.fc2",
 }
-_HF_UNUSED = ("pooler.", "classifier.", "embeddings.mask_token")
 HF_VIT = Naming(
     "Hugging Face ViT",
     "embeddings.patch_embeddings.projection.weight",
     {
-        **_HF_EMBEDDINGS,
-        **_blocks(
-            "encoder.layer",
-            {
-                **_HF_ATTENTION,
-                "layernorm_before": "norm1",
-                "layernorm_after": "norm2",
-                "intermediate.dense": "mlp.fc1",
-                "output.dense": "mlp.fc2",
-                "norm1": "norm1",  # DINOv2
-                "norm2": "norm2",
-                "mlp.fc1": "mlp.fc1",
-                "mlp.fc2": "mlp.fc2",
-                "mlp.weights_in": "mlp.fc1",
-                "mlp.weights_out": "mlp.fc2",
-                "layer_scale1.lambda1": "ls1.gamma",
-                "layer_scale2.lambda1": "ls2.gamma",
-            },
-        ),
+        "embeddings.cls_token": "cls_token",
+        "embeddings.distillation_token": "dist_token",
+        "embeddings.register_tokens": "register_tokens",
+        "embeddings.position_embeddings": "pos_embed",
+        "embeddings.patch_embeddings.projection": "patch_embed.proj",
+        "layernorm": "norm",
+        **_blocks("encoder.layer", _HF_BLOCK),
+        **_blocks("layers", _HF_BLOCK),
     },
-    _HF_UNUSED,
+    ("pooler.", "classifier.", "embeddings.mask_token"),
 )
 HF_CLIP = Naming(
     "Hugging Face CLIP",
@@ -120,7 +121,33 @@ HF_CLIP = Naming(
     },
     ("embeddings.position_ids",),
 )
-NAMINGS = (TIMM, HF_VIT, HF_CLIP)
+OPEN_CLIP = Naming(
+    "open_clip",
+    "ln_pre.weight",
+    {
+        "class_embedding": "cls_token",
+        "positional_embedding": "pos_embed",
+        "conv1": "patch_embed.proj",
+        "ln_pre": "norm_pre",
+        "ln_post": "norm",
+        **_blocks(
+            "transformer.resblocks",
+            {
+                "ln_1": "norm1",
+                "ln_2": "norm2",
+                "ls_1": "ls1",
+                "ls_2": "ls2",
+                "attn.in_proj_weight": "attn.qkv.weight",
+                "attn.in_proj_bias": "attn.qkv.bias",
+                "attn.out_proj": "attn.proj",
+                "mlp.c_fc": "mlp.fc1",
+                "mlp.c_proj": "mlp.fc2",
+            },
+        ),
+    },
+    ("proj",),
+)
+NAMINGS = (TIMM, HF_VIT, HF_CLIP, OPEN_CLIP)
 
 RESNETS: dict[tuple[tuple[int, ...], bool], int] = {  # blocks per stage and whether they are bottlenecks → depth
     ((2, 2, 2, 2), False): 18,
@@ -130,8 +157,6 @@ RESNETS: dict[tuple[tuple[int, ...], bool], int] = {  # blocks per stage and whe
     ((3, 8, 36, 3), True): 152,
 }
 OTHER_MODELS = (  # the end of a parameter's name that tells what else a checkpoint is
-    ("visual.class_embedding", "an OpenAI CLIP or open_clip model"),
-    ("visual.trunk.patch_embed.proj.weight", "an open_clip model with a timm tower"),
     ("attn.relative_position_bias_table", "a Swin transformer or BEiT, with relative positions"),
     ("gamma", "a ConvNeXt model"),
     ("word_embeddings.weight", "a text model"),
@@ -159,7 +184,7 @@ def to_timm_names(tensors: Mapping[str, Tensor], path: Path) -> Tower:
             f"backbone.name: {path} is a {naming.family} model with parts that timm's VisionTransformer does not have: "
             f"{', '.join(unknown[:3])}{more}"
         )
-    return Tower(_without_chunks(_with_shapes(_split_registers(_join_projections(renamed, path)))), unused)
+    return Tower(_without_chunks(_with_shapes(_split_registers(_join_parts(renamed, path)))), unused)
 
 
 def find_tower(names: Iterable[str], path: Path) -> tuple[Naming, str]:
@@ -167,12 +192,12 @@ def find_tower(names: Iterable[str], path: Path) -> tuple[Naming, str]:
     by self-distillation keeps them, the teacher's is taken."""
     keys = list(names)
     towers = [
-        (naming, key.removesuffix(naming.patches))
+        (naming, key.removesuffix(naming.anchor))
         for naming in NAMINGS
         for key in keys
-        if key == naming.patches or key.endswith(f".{naming.patches}")
+        if key == naming.anchor or key.endswith(f".{naming.anchor}")
     ]
-    towers = [tower for tower in towers if "visual" not in tower[1].split(".") and _has_blocks(keys, *tower)]
+    towers = [tower for tower in towers if _has_blocks(keys, *tower)]
     teachers = [tower for tower in towers if "teacher" in tower[1].split(".")]
     if len(towers) > 1 and len(teachers) == 1:
         return teachers[0]
@@ -184,7 +209,7 @@ def find_tower(names: Iterable[str], path: Path) -> tuple[Naming, str]:
     if not towers:
         raise WeightsError(
             f"backbone.name: {path} is {describe_content(keys)}; only vision transformers are supported, with the "
-            "names of timm, DINO, DINOv2 or MAE, or of ViT, DeiT, DINOv2 and CLIP in Hugging Face transformers"
+            "names of timm, DINO, DINOv2, MAE or open_clip, or of ViT, DeiT, DINOv2 and CLIP in transformers"
         )
     return towers[0]
 
@@ -232,21 +257,17 @@ _AUTHORS_NAMES = {".mlp.w12.": ".mlp.fc1.", ".mlp.w3.": ".mlp.fc2.", ".gamma_1":
 _RENAMED_BY_AUTHORS = re.compile("|".join(map(re.escape, _AUTHORS_NAMES)))  # DINOv2's SwiGLU, DeiT III's layer scale
 
 
-def _join_projections(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Queries, keys and values, one below the other, as timm's `qkv`."""
+def _join_parts(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """Matrices and biases that timm keeps as one, put below each other."""
     joined = dict(tensors)
-    for key in tensors:
-        if not (match := re.fullmatch(r"(blocks\.\d+\.attn)\.[qkv]\.(weight|bias)", key)):
-            continue
-        target = f"{match[1]}.qkv.{match[2]}"
-        if target not in joined:
-            names = [f"{match[1]}.{part}.{match[2]}" for part in PARTS]
+    for whole, parts in JOINED.items():
+        for first in [key for key in tensors if key.rpartition(".")[0].endswith(f".{parts[0]}")]:
+            names = [first.replace(f".{parts[0]}.", f".{part}.") for part in parts]
             if missing := [name for name in names if name not in tensors]:
                 raise WeightsError(
-                    f"backbone.name: {path} does not fit its architecture: {missing[0]} is missing beside {key}"
+                    f"backbone.name: {path} does not fit its architecture: {missing[0]} is missing beside {first}"
                 )
-            joined[target] = torch.cat([tensors[name] for name in names])
-        del joined[key]
+            joined[first.replace(f".{parts[0]}.", f".{whole}.")] = torch.cat([joined.pop(name) for name in names])
     return joined
 
 

@@ -17,7 +17,7 @@ from timm.models.vision_transformer import VisionTransformer
 from zofc import seeds
 from zofc.errors import WeightsError
 from zofc.model.checkpoints import read_checkpoint, sha256, sha256_of_files
-from zofc.model.folders import CONFIG, described_files, read_folder, vit_of_folder
+from zofc.model.folders import described_files, is_model_folder, read_model_folder, vit_of_folder
 from zofc.model.geometry import (
     EmptyVit,
     check_architecture,
@@ -80,7 +80,7 @@ def load_weights(recipe: BackboneSettings) -> LocalVit:
 
 def load_tensors(path: Path, checksum: str, recipe: BackboneSettings) -> LocalVit:
     """The ViT of a safetensors file, a torch checkpoint or a model folder."""
-    checkpoint = read_folder(path) if path.is_dir() else read_checkpoint(path)
+    checkpoint = read_model_folder(path) if path.is_dir() else read_checkpoint(path)
     tower = to_timm_names(checkpoint.tensors, path)
     if recipe.architecture:
         vit = empty_vit(check_architecture(recipe.architecture))
@@ -100,7 +100,7 @@ def _describe(path: Path, metadata: Mapping[str, str], tower: Tower) -> EmptyVit
     if path.is_dir():
         return vit_of_folder(path)
     empty = vit_of_metadata(path, metadata, tower.shapes)
-    if empty is None and (path.parent / CONFIG).is_file():
+    if empty is None and is_model_folder(path.parent):
         empty = vit_of_folder(path.parent)
     if empty is None:
         raise unknown_geometry(path, metadata, tower.shapes)

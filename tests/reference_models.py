@@ -1,9 +1,9 @@
-"""Writes tests/fixtures/transformers.json: what Hugging Face transformers computes with small models of each family.
+"""Writes fixtures/reference_models.json: what transformers and open_clip compute with small models of each family.
 
-    python tests/transformers_fixture.py        # in an environment with transformers, which the tests do not need
+    python tests/reference_models.py        # in an environment with transformers and open_clip, which tests do not need
 
-Weights are drawn from their names, so the file holds only configurations, shapes and features. The version of
-transformers is recorded in it.
+Weights are drawn from their names, so the file holds only configurations, shapes and features. The versions that made
+it are recorded in it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-FIXTURE = Path(__file__).parent / "fixtures" / "transformers.json"
+FIXTURE = Path(__file__).parent / "fixtures" / "reference_models.json"
 VIT = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 40, "image_size": 16,
        "patch_size": 4}  # fmt: skip
 DINOV2 = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "mlp_ratio": 3, "image_size": 20,
@@ -41,6 +41,13 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {  # class, arguments of its con
     "clip tower": ("CLIPVisionModel", VIT),
     "clip projection": ("CLIPVisionModelWithProjection", {**VIT, "hidden_act": "gelu", "projection_dim": 8}),
 }  # fmt: skip
+
+OPEN_CLIP: dict[str, dict[str, Any]] = {  # what differs in the model_cfg of its folders
+    "open_clip quick": {"vision_cfg": {}, "quick_gelu": True},
+    "open_clip scaled": {"vision_cfg": {"ls_init_value": 0.5, "mlp_ratio": 3.3}, "quick_gelu": False},
+}
+OPEN_CLIP_TOWER = {"layers": 2, "width": 24, "head_width": 8, "patch_size": 4, "image_size": 16}
+OPEN_CLIP_TEXT = {"context_length": 8, "vocab_size": 20, "width": 8, "heads": 2, "layers": 1}
 
 
 def draw_weight(name: str, shape: list[int]) -> torch.Tensor:
@@ -67,9 +74,26 @@ def features(model: Any, images: torch.Tensor, name: str) -> torch.Tensor:
     return tokens[:, :2].mean(1) if name == "deit distilled" else tokens[:, 0]
 
 
+def open_clip_models(open_clip: Any) -> dict[str, Any]:
+    """With features after the projection into the space of texts, which open_clip's towers end with."""
+    models = {}
+    for name, own in OPEN_CLIP.items():
+        tower = {**OPEN_CLIP_TOWER, **own["vision_cfg"]}
+        config = {"embed_dim": 8, "vision_cfg": tower, "text_cfg": OPEN_CLIP_TEXT, "quick_gelu": own["quick_gelu"]}
+        model = open_clip.CLIP(**config).eval()
+        shapes = {key: list(value.shape) for key, value in model.state_dict().items()}
+        model.load_state_dict({key: draw_weight(key, shape) for key, shape in shapes.items()})
+        with torch.no_grad():
+            values = model.visual(draw_images(OPEN_CLIP_TOWER["image_size"])).tolist()
+        rounded = [[round(value, 6) for value in row] for row in values]
+        models[name] = {"config": {"model_cfg": config}, "shapes": shapes, "features": rounded}
+    return models
+
+
 def main() -> None:
     import tempfile
 
+    import open_clip
     import transformers
     from safetensors.torch import load_file, save_file
 
@@ -91,7 +115,12 @@ def main() -> None:
             "shapes": shapes,
             "features": [[round(v, 6) for v in row] for row in values.tolist()],
         }
-    content = {"transformers": transformers.__version__, "torch": torch.__version__, "models": models}
+    versions = {
+        "transformers": transformers.__version__,
+        "open_clip": open_clip.__version__,
+        "torch": torch.__version__,
+    }
+    content = {**versions, "models": models, "open_clip_models": open_clip_models(open_clip)}
     FIXTURE.write_text(json.dumps(content, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
