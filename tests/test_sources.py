@@ -28,7 +28,8 @@ from torchvision.datasets import CIFAR100
 
 from zofc.data import EncodedImages, Source, SourceOptions, describe_sources, formats, open_source
 from zofc.data.concat import join
-from zofc.data.decoding import image_sizes, settle
+from zofc.data.decoding import find_faults, image_sizes, settle
+from zofc.data.folder import images_in
 from zofc.data.formats import image_formats
 from zofc.data.selection import select_per_class
 from zofc.data.source import decode
@@ -436,6 +437,14 @@ def test_a_heic_image_is_known_by_its_content(name: str) -> None:
         DataError, match=re.escape(f"cannot read image {name}: HEIC is not supported here; to read it:")
     ):
         decode(HEIC, name)
+
+
+@pytest.mark.usefixtures("without_heic")
+def test_heic_images_of_a_folder_to_predict_are_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "a.heic").write_bytes(HEIC)
+    (file,) = images_in(tmp_path)
+    (fault,) = find_faults(EncodedImages([file], ["a.heic"]))
+    assert fault is not None and str(fault).endswith(INSTALL)
 
 
 def test_heic_images_are_read_with_the_extra(tmp_path: Path, notices: list[str]) -> None:
