@@ -444,7 +444,7 @@ def test_heic_images_of_a_folder_to_predict_are_not_passed_over(tmp_path: Path) 
     (tmp_path / "a.heic").write_bytes(HEIC)
     (file,) = images_in(tmp_path)
     (fault,) = find_faults(EncodedImages([file], ["a.heic"]))
-    assert fault is not None and str(fault).endswith(INSTALL)
+    assert fault is not None and INSTALL in str(fault)
 
 
 def test_heic_images_are_read_with_the_extra(tmp_path: Path, notices: list[str]) -> None:
