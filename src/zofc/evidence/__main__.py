@@ -134,6 +134,26 @@ def draw_picture(
     print(f"wrote {out}")
 
 
+@commands.command("photographs")
+def run_photographs(
+    out: Out,
+    backbones: Annotated[str, typer.Option(help="backbones by name or file, separated by commas")],
+    changes: Changes = None,
+    images: Annotated[str, typer.Option(help="training images a class, separated by commas")] = "10,25,100",
+    seeds: Seeds = "1993,1994,1995",
+    folder: Annotated[Path, typer.Option(help="where the folders of photographs are made")] = Path("build/photographs"),
+    runs: Runs = Path("runs/photographs"),
+    workers: Workers = 1,
+) -> None:
+    """Learn folders of photographs by default and with other recipes."""
+    from zofc.evidence.photographs import photograph_cells, photographs_table
+    from zofc.studies.grid import collect
+
+    counts, chosen = _numbers(images, "--images", int), _numbers(seeds, "--seeds", int)
+    cells = list(photograph_cells(_words(backbones), counts, chosen, changes or [], folder))
+    show(photographs_table(collect(cells, runs, out, {"changes": changes or []}, workers)))
+
+
 @commands.command("estimators")
 def run_estimators(
     out: Out,

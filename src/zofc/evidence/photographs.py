@@ -1,0 +1,130 @@
+"""What a user gets by default on folders of photographs, beside what else they might have tried.
+
+The folders are made of PACS's photographs and of Caltech-101, with few or many training images a class, and learned as
+a user would: `zofc run FOLDER` beside `ridge/base`, `classifier-fo/base` and `adapter-fo/base`, with the same backbone
+and tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from zofc.advice.choice import choose_recipe
+from zofc.data.selection import select_per_class
+from zofc.errors import DataError
+from zofc.evidence.rows import ResultRow, spread
+from zofc.evidence.verdicts import student
+from zofc.recipe import Recipe, load_recipe
+from zofc.report.grid import Grid
+from zofc.runfolder import write_atomic
+from zofc.seeds import stream
+from zofc.studies.grid import Cell
+from zofc.units import NONE
+
+IMAGES = (10, 25, 100)  # training images a class
+DEFAULT = "default"
+LINES = (DEFAULT, "ridge/base", "classifier-fo/base", "adapter-fo/base")
+
+
+@dataclass(frozen=True)
+class Album:
+    """A data set of photographs under $ZOFC_DATA, in Parquet files, and how it is cut into tasks."""
+
+    name: str
+    increment: int
+    domain: str | None = None  # those of one domain alone
+
+
+ALBUMS = {"PACS photographs": Album("pacs", 2, "photo"), "Caltech-101": Album("caltech101", 5)}
+
+
+def write_album(album: Album, per_class: int, folder: Path) -> Path:
+    """A folder of image files, one for each class, with training and test images apart; made once."""
+    whole = folder / f"{album.name}-{per_class}"
+    if (whole / "complete").exists():
+        return whole
+    root = os.environ.get("ZOFC_DATA")
+    if not root or not Path(root, album.name).is_dir():
+        raise DataError(f"ZOFC_DATA: no folder {album.name} with Parquet files below it")
+    for split, most in (("train", per_class), ("test", None)):
+        files = sorted(Path(root, album.name).glob(f"{split}-*.parquet"))
+        for number, (name, image) in enumerate(_images(files, album.domain, most)):
+            path = whole / split / name / f"{number}.{_suffix(image)}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(image)  # the folder counts only when it is complete
+    write_atomic(whole / "complete", "")
+    return whole
+
+
+def _images(files: Sequence[Path], domain: str | None, most: int | None) -> Iterator[tuple[str, bytes]]:
+    """Class names and encoded images, at most so many of a class."""
+    tables = [pq.read_table(file) for file in files]
+    features: dict[str, Any] = json.loads(tables[0].schema.metadata[b"huggingface"])["info"]["features"]
+    rows = [row for table in tables for row in table.to_pylist()]
+    if domain is not None:
+        number = features["domain"]["names"].index(domain)
+        rows = [row for row in rows if row["domain"] == number]
+    labels = np.array([row["label"] for row in rows], np.int64)
+    for index in select_per_class(labels, most, stream(1993, "photographs")):
+        yield features["label"]["names"][labels[index]], rows[index]["image"]["bytes"]
+
+
+def _suffix(image: bytes) -> str:
+    return "png" if image[:4] == b"\x89PNG" else "webp" if image[:4] == b"RIFF" else "jpg"
+
+
+def photograph_cells(
+    backbones: Sequence[str], images: Sequence[int], seeds: Sequence[int], changes: Sequence[str], folder: Path
+) -> Iterator[Cell]:
+    """A cell for each seed, data set, number of images, backbone and line."""
+    for seed in seeds:
+        for title, album in ALBUMS.items():
+            for per_class in images:
+                source = f"folder:{write_album(album, per_class, folder)}"
+                for backbone in backbones:
+                    setting = f"{title}, {per_class} images a class, {Path(backbone).stem}"
+                    for line in LINES:
+                        given = [f"backbone.name={backbone}", f"data.increment={album.increment}", f"seed={seed}"]
+                        recipe = _recipe(line, source, [*given, *changes])
+                        yield Cell({"line": line, "setting": setting, "seed": seed}, recipe)
+
+
+def _recipe(line: str, source: str, given: Sequence[str]) -> Recipe:
+    """What `zofc run` makes of a source, or of a recipe's name with the backbone as it would be chosen for it."""
+    chosen = choose_recipe(source, given).recipe
+    if line == DEFAULT:
+        return chosen
+    shared = {"backbone": chosen.backbone, "data": chosen.data, "seed": chosen.seed}
+    named = load_recipe(line, [f"data.source={source}", *given]).model_copy(update=shared)
+    precision = {"precision": chosen.training.precision, "deterministic": chosen.training.deterministic}
+    return named.model_copy(update={"training": named.training.model_copy(update=precision)})
+
+
+def photographs_table(rows: Sequence[ResultRow]) -> Grid:
+    """Accuracy on all classes of each line in each setting, and by how much the default is above ridge, with its 95 %
+    interval over seeds."""
+    table = {(row["line"], row["setting"], row["seed"]): row["all_classes"] for row in rows if "failed" not in row}
+    settings = list(dict.fromkeys(row["setting"] for row in rows))
+    body = []
+    for setting in settings:
+        cells = [spread([value for key, value in table.items() if key[:2] == (line, setting)]) for line in LINES]
+        gains = [value - table["ridge/base", setting, seed] for (line, where, seed), value in table.items()
+                 if (line, where) == (DEFAULT, setting) and ("ridge/base", setting, seed) in table]  # fmt: skip
+        body.append((setting, *cells, _gain(gains)))
+    return Grid(("photographs", "zofc run FOLDER", *LINES[1:], "above ridge/base"), tuple(body))
+
+
+def _gain(gains: Sequence[float]) -> str:
+    if len(gains) < 2:
+        return f"{gains[0]:+.1f}" if gains else NONE
+    half = student(len(gains)) * statistics.stdev(gains) / len(gains) ** 0.5
+    return f"{statistics.fmean(gains):+.1f} ± {half:.1f}"
