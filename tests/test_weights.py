@@ -126,6 +126,10 @@ def test_the_image_processor_gives_mean_std_and_size(tmp_path: Path) -> None:
     (folder / "preprocessor_config.json").unlink()
     (folder / "processor_config.json").write_text(json.dumps({"image_processor": processor}), encoding="utf-8")
     assert load(folder).image_size == 30 and load(folder).mean == (0.1, 0.2, 0.3)
+    for wrong in ([0.5], 3, ["a", "b", "c"]):
+        (folder / "processor_config.json").write_text(json.dumps({"image_mean": wrong}), encoding="utf-8")
+        with pytest.raises(WeightsError, match=r"config\.json or a file beside it is wrong"):
+            load(folder)
     odd = {**processor, "crop_size": 21}  # no multiple of the patch: the size of the positions
     (folder / "processor_config.json").write_text(json.dumps(odd), encoding="utf-8")
     assert load(folder).image_size == 20
@@ -171,6 +175,9 @@ def test_every_parameter_of_the_tower_is_needed_and_no_other_is_there(tmp_path: 
         ({"num_channels": 4}, "num_channels is 4, but only images of 3 channels"),
         ({"hidden_act": "mish"}, "activation mish is not supported, only gelu"),
         ({"num_attention_heads": 5}, "5 heads do not divide the width 24"),
+        ({"layer_norm_eps": "small"}, "layer_norm_eps is 'small', not a number"),
+        ({"architectures": 5}, r"config\.json or a file beside it is wrong"),
+        ({"image_size": 24}, r"pos_embed is \(1, 17, 24\), expected \(1, 37, 24\)"),
         ({"hidden_size": "24"}, "hidden_size is '24', not a positive integer"),
         ({"model_type": "siglip", "architectures": ["SiglipModel"]}, r"not supported \(SiglipModel\).*vit, vit_mae"),
         ({"model_type": "bert", "vocab_size": 9, "image_size": None, "patch_size": None}, r"a text model \(ViTModel\)"),
@@ -499,6 +506,7 @@ CONTENTS: dict[str, tuple[bytes, str]] = {
     "hdf5": (b"\x89HDF\r\n\x1a\n" + bytes(50), r"HDF5 file \(Keras\)"),
     "gzip": (b"\x1f\x8b" + bytes(50), "gzip archive"),
     "text": (b"hello there, this is no checkpoint", "neither a safetensors file nor a torch checkpoint"),
+    "damaged": (b"\x80\x02" + bytes(99), "not a readable torch checkpoint: its pickle is damaged"),
     "half a zip": (b"PK\x03\x04" + bytes(99), "is truncated"),
 }
 
@@ -562,6 +570,15 @@ def test_checkpoints_without_named_tensors_are_named(content: Any, message: str,
     torch.save(content, tmp_path / "w.pth")
     with pytest.raises(WeightsError, match=message):
         load(tmp_path / "w.pth")
+
+
+def test_an_architecture_that_cannot_be_used_is_named(small: VisionTransformer, tmp_path: Path) -> None:
+    torch.save(small.state_dict(), tmp_path / "w.pth")
+    with pytest.raises(WeightsError, match=r"backbone\.architecture: 'resnet18' cannot be used: ResNet is not"):
+        load(tmp_path / "w.pth", architecture="resnet18")
+    torch.save({**small.state_dict(), "pos_embed": torch.zeros(())}, tmp_path / "w.pth")
+    with pytest.raises(WeightsError, match=r"pos_embed is \(\), expected"):
+        load(tmp_path / "w.pth", architecture=SMALL, image_size=64)
 
 
 # -- the hub and the catalogue ----------------------------------------------------------------------------------------

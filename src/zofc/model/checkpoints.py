@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import json
 import pickle
+import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -160,8 +161,10 @@ def _refusal(path: Path, error: Exception) -> str:
         return "is truncated; download it again"
     if not isinstance(error, pickle.UnpicklingError):
         return f"is not a readable torch checkpoint: {str(error).splitlines()[0][:200]}"
-    classes = _pickled_classes(path)
-    examples = f" ({', '.join(classes[:3])}{', …' * (len(classes) > 3)})" if classes else ""
+    classes = _pickled_classes(path) or re.findall(r"GLOBAL ([\w.]+)", str(error))
+    if not classes:
+        return "is not a readable torch checkpoint: its pickle is damaged or of another program; save its state dict"
+    examples = f" ({', '.join(classes[:3])}{', …' * (len(classes) > 3)})"
     is_model = any(name.startswith("torch.nn.modules.") for name in classes)
     content = "is a whole pickled model" if is_model else "holds pickled objects beside tensors"
     return (

@@ -177,7 +177,11 @@ def vit_of_folder(folder: Path) -> EmptyVit:
             "transformers, timm and open_clip save it"
         )
     config = read_json(folder / CONFIG_FILE)
-    return _vit_of_timm(folder, config) if "architecture" in config else _vit_of_transformers(folder, config)
+    make = _vit_of_timm if "architecture" in config else _vit_of_transformers
+    try:
+        return make(folder, config)
+    except (TypeError, ValueError, AttributeError, RuntimeError, AssertionError) as error:  # values of other types
+        raise WeightsError(f"backbone.name: {folder / CONFIG_FILE} or a file beside it is wrong: {error}") from error
 
 
 def _vit_of_timm(folder: Path, config: ModelConfig) -> EmptyVit:
@@ -189,7 +193,7 @@ def _vit_of_timm(folder: Path, config: ModelConfig) -> EmptyVit:
         )
     vit = check_known(empty_vit(name, **(config.get("model_args") or {})))
     mean, std = statistics(vit)
-    return EmptyVit(vit, tuple(about.get("mean", mean)), tuple(about.get("std", std)))
+    return EmptyVit(vit, tuple(about.get("mean", mean)), tuple(about.get("std", std)), any_grid=True)
 
 
 def _vit_of_transformers(folder: Path, config: ModelConfig) -> EmptyVit:
@@ -233,6 +237,8 @@ def _unsupported(config: ModelConfig) -> str:
     for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
         if not isinstance(config[key], int) or config[key] < 1:
             return f"{key} is {config[key]!r}, not a positive integer"
+    if not isinstance(config["layer_norm_eps"], (int, float)):
+        return f"layer_norm_eps is {config['layer_norm_eps']!r}, not a number"
     for key in ("image_size", "patch_size"):
         if _side(config[key]) is None:
             return f"{key} is {config[key]}, but only square images and patches are supported"
@@ -268,8 +274,10 @@ def _normalization(processor: ModelConfig, family: Family) -> tuple[tuple[float,
     """Mean and std of an image processor, its family's if it has none."""
     if not processor.get("do_normalize", True):
         return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
-    mean, std = processor.get("image_mean"), processor.get("image_std")
-    return tuple(map(float, mean or family.mean)), tuple(map(float, std or family.std))
+    mean, std = processor.get("image_mean") or family.mean, processor.get("image_std") or family.std
+    if len(mean) != 3 or len(std) != 3:
+        raise ValueError(f"image_mean and image_std are {mean} and {std}, not three numbers each")
+    return tuple(map(float, mean)), tuple(map(float, std))
 
 
 def _describe_config(config: ModelConfig) -> str:

@@ -28,12 +28,13 @@ VIT_PARTS = ("patch_embed.", "cls_token", "reg_token", "dist_token", "blocks.", 
 @dataclass(frozen=True)
 class EmptyVit:
     """A ViT without weights, and what its inputs are: normalised with mean and std, `image_size` pixels a side if that
-    is not the size of its positions."""
+    is not the size of its positions. With `any_grid` its weights may have the positions of another size."""
 
     vit: VisionTransformer
     mean: tuple[float, ...]
     std: tuple[float, ...]
     image_size: int | None = None
+    any_grid: bool = False
 
 
 def is_plain_vit(name: str) -> bool:
@@ -78,9 +79,10 @@ def set_image_size(vit: VisionTransformer, size: int | None, name: str) -> None:
     vit.set_input_size(img_size=(size, size))
 
 
-def take_grid(vit: VisionTransformer, positions: int) -> None:
+def take_grid(vit: VisionTransformer, shapes: Shapes) -> None:
     """Give an empty ViT the square grid of a file's positions, which need not be its architecture's own."""
-    tokens = positions - (0 if vit.no_embed_class else vit.num_prefix_tokens)
+    positions = shapes.get("pos_embed", ())
+    tokens = positions[1] - (0 if vit.no_embed_class else vit.num_prefix_tokens) if len(positions) == 3 else 0
     side = math.isqrt(max(tokens, 0))
     if side and side**2 == tokens:
         vit.set_input_size(img_size=(side * vit.patch_embed.feat_ratio(),) * 2)

@@ -273,7 +273,7 @@ def _join_parts(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
 
 def _split_registers(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """DINOv2's registers have no positions: in timm then neither has the class token, whose position is added to it."""
-    if "register_tokens" not in tensors:
+    if not {"register_tokens", "cls_token", "pos_embed"} <= {*tensors}:
         return tensors
     rest = dict(tensors)
     rest["reg_token"] = rest.pop("register_tokens")
@@ -285,10 +285,8 @@ def _split_registers(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _with_shapes(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Tokens and positions as (1, tokens, width)."""
-    return {
-        name: value.reshape(1, -1, value.shape[-1]) if name in ("cls_token", "pos_embed") and value.dim() < 3 else value
-        for name, value in tensors.items()
-    }
+    tokens = {name for name in ("cls_token", "pos_embed") if name in tensors and tensors[name].dim() in (1, 2)}
+    return tensors | {name: tensors[name].reshape(1, -1, tensors[name].shape[-1]) for name in tokens}
 
 
 def _without_chunks(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

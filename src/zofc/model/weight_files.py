@@ -82,17 +82,22 @@ def load_tensors(path: Path, checksum: str, recipe: BackboneSettings) -> LocalVi
     """The ViT of a safetensors file, a torch checkpoint or a model folder."""
     checkpoint = read_model_folder(path) if path.is_dir() else read_checkpoint(path)
     tower = to_timm_names(checkpoint.tensors, path)
-    if recipe.architecture:
-        vit = empty_vit(check_architecture(recipe.architecture))
-        empty = EmptyVit(check_known(vit), *statistics(vit))
-    else:
-        empty = _describe(path, checkpoint.metadata, tower)
-    if "pos_embed" in tower.tensors and (path.is_dir() or (recipe.architecture and recipe.image_size is not None)):
-        take_grid(empty.vit, tower.tensors["pos_embed"].shape[1])
+    empty = _vit_of_architecture(recipe) if recipe.architecture else _describe(path, checkpoint.metadata, tower)
+    if empty.any_grid:
+        take_grid(empty.vit, tower.shapes)
     _assign(empty.vit, tower, path)
     if recipe.image_size is None:
         set_image_size(empty.vit, empty.image_size, str(path))
     return LocalVit(check_known(empty.vit), empty.mean, empty.std, path, checksum)
+
+
+def _vit_of_architecture(recipe: BackboneSettings) -> EmptyVit:
+    name = check_architecture(recipe.architecture or "")
+    vit = empty_vit(name)
+    try:
+        return EmptyVit(check_known(vit), *statistics(vit), any_grid=recipe.image_size is not None)
+    except WeightsError as error:
+        raise WeightsError(f"backbone.architecture: '{name}' cannot be used: {error}") from error
 
 
 def _describe(path: Path, metadata: Mapping[str, str], tower: Tower) -> EmptyVit:
@@ -134,7 +139,7 @@ def _load_npz(path: Path, architecture: str | None) -> VisionTransformer:
             if "embedding/kernel" not in arrays:
                 raise WeightsError(f"backbone.name: {path} holds no vision transformer in the published npz layout")
         vit.load_pretrained(str(path))
-    except (OSError, ValueError, KeyError, RuntimeError, AssertionError) as error:
+    except (OSError, EOFError, ValueError, KeyError, RuntimeError, AssertionError) as error:
         raise WeightsError(f"backbone.name: {path} does not fit {architecture}: {first_line(error)}") from error
     return vit
 
