@@ -129,7 +129,7 @@ def tiny_recipe(tiny_weights: Path) -> Callable[..., Recipe]:
         if "peft" in recipe.optimize:
             small += ["peft.blocks=first 2", "optimize.peft.epochs=2"]
         if "head" in recipe.optimize:
-            small += ["optimize.head.epochs=1"]
+            small += ["optimize.head.epochs=1", "head.init=auto", "head.scale=1.0"]  # the start of the paper's rows
         return complete_recipe(load_recipe(name, [*small, *overrides]))
 
     return make

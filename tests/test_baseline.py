@@ -25,7 +25,8 @@ SMALL = (
     "views.normalize=backbone", "views.flip=0", "views.scale=[0.5,1.0]",
 )  # fmt: skip
 PEFT = ("optimize.peft.epochs=2", "optimize.peft.lr=2")
-HEAD = ("optimize.head.epochs=2", "optimize.head.lr=0.2")
+RANDOM = ("head.init=uniform", "head.scale=1.0")  # the start that rows had in all recipes
+HEAD = ("optimize.head.epochs=2", "optimize.head.lr=0.2", *RANDOM)
 SLOW = (
     "optimize.peft.epochs=2",
     "optimize.peft.start=0",
@@ -38,6 +39,8 @@ FEW = ("peft.blocks=first 2", "coda.blocks=first 2", "coda.pool=9", "coda.length
 HYBRID = ("optimize.peft.order=zeroth", "optimize.peft.queries=2", "optimize.peft.clip=1.0", "optimize.head.epochs=1")
 BOTH = (*PEFT, *HEAD, *FEW)
 START = {  # what version 0.1 had no key for, where a method has another start since
+    "aper": RANDOM,
+    "ease": RANDOM,
     "l2p": ("head.init=uniform",),
     "coda": ("head.init=uniform",),
     "inflora": ("head.init=uniform", "inflora.view=test"),

@@ -152,7 +152,7 @@ def test_both_ways_of_loading_train_alike(tiny_recipe: Make, tmp_path: Path) -> 
     ("name", "changes", "expected"),
     [
         ("zofc/base", [], [1, 1, 1]),
-        ("zofc/base", ["optimize.peft.tasks=1", "optimize.head.tasks=1"], [1, 0, 0]),
+        ("zofc/base", ["optimize.peft.tasks=1", "optimize.head.tasks=1", "head.init=means"], [1, 0, 0]),
         ("aper-fo/base", [], [1, 0, 0]),
         ("simplecil/base", [], [0, 0, 0]),
     ],

@@ -98,13 +98,18 @@ class Loader:
         """Batches in an epoch; the last may be smaller."""
         return -(-(len(self.image_set) if self.trained is None else len(self.trained)) // batch_size)
 
+    def epoch_order(self, rng_name: Sequence[str | int]) -> NDArray[np.int64]:
+        """The images of an epoch in its order."""
+        seed, *name = rng_name
+        among = len(self.image_set) if self.trained is None else self.trained
+        return seeds.stream(int(seed), *name, "order").permutation(among)
+
     def train_batches(
         self, batch_size: int, rng_name: Sequence[str | int], start: int = 0, augment: bool = True
     ) -> Iterator[Batch]:
         """An epoch from batch `start` on, in the test view if not `augment`; `rng_name` is (seed, name…)."""
         seed, *name = rng_name
-        among = len(self.image_set) if self.trained is None else self.trained
-        order = seeds.stream(int(seed), *name, "order").permutation(among)
+        order = self.epoch_order(rng_name)
 
         def requests() -> Iterator[Request]:
             for step in range(start, self.steps(batch_size)):

@@ -4,7 +4,7 @@ adapter moved by zeroth-order steps and the classifier by first-order ones it is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import ClassVar
 
 import numpy as np
@@ -95,8 +95,10 @@ class AdapterClassifier(Classifier):
         frozen = self.fallback is not None and self.fallback.choice == "frozen"
         return self.backbone.features(images) if frozen else self.extract(images)
 
-    @torch.no_grad()
-    def scores(self, images: Tensor) -> Tensor:
-        if self.fallback is None:
-            return super().scores(images)
-        return self.fallback.chosen.scores(self.embed(images))
+    def read_out(self, features: Tensor) -> Tensor:
+        return super().read_out(features) if self.fallback is None else self.fallback.chosen.scores(features)
+
+    @property
+    def embedding(self) -> Hashable | None:
+        fixed = super().embedding
+        return fixed if fixed is None or self.fallback is None else (fixed, self.fallback.choice)

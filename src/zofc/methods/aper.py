@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from zofc.methods.adapter import AdapterClassifier
-from zofc.methods.base import Batches, Method, method
+from zofc.methods.base import FROZEN, Batches, Method, method
 from zofc.methods.classifier import Classifier
 from zofc.model.backbone import Backbone
 from zofc.model.heads import CosineHead
@@ -63,7 +63,9 @@ class Aper(AdapterClassifier):
         """Plain and adapted features, (batch, 2 · width)."""
         return torch.cat([self.backbone.features(images), self.extract(images)], dim=-1)
 
-    @torch.no_grad()
-    def scores(self, images: Tensor) -> Tensor:
-        features = self.embed(images)
+    @property
+    def embedding(self) -> str:
+        return FROZEN  # after the first task, and nothing is asked before its end
+
+    def read_out(self, features: Tensor) -> Tensor:
         return self.means.logits({}, features) if self.ridge is None else self.ridge.scores(features)

@@ -7,7 +7,7 @@ optimizer: the trainer does the one, a placement the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -25,6 +25,7 @@ from zofc.plugins import Registry
 from zofc.recipe import METHOD_SECTIONS, Group, Recipe, Strict
 from zofc.seeds import Noise
 
+FROZEN = "frozen"  # an `embedding` that stays as it is
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # the task's training images in `batches_in`, with labels
 
 
@@ -148,9 +149,20 @@ class Method(nn.Module):
 
     # -- answers -------------------------------------------------------------------------------------------------
 
+    @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:
-        """Scores (batch, classes seen so far): the method's inference rule."""
+        """Scores (batch, classes seen so far): the method's inference rule, here in two steps."""
+        return self.read_out(self.embed(images))
+
+    def read_out(self, features: Tensor) -> Tensor:
+        """Scores (batch, classes seen so far) of what `embed` gives."""
         raise TypeError(f"{type(self).__name__} does not say how it answers")
+
+    @property
+    def embedding(self) -> Hashable | None:
+        """What `embed` depends on, from now on: as long as it is the same, so are the features of an image. None: they
+        may still change."""
+        return None
 
     def calibration_scores(self, batches: Batches, counts: Tensor) -> tuple[Tensor, Tensor]:
         """Scores (n, classes) and labels of training images of the task, by which probabilities are calibrated: each as

@@ -6,14 +6,13 @@ old rows are not in the loss and not in the group, so no step of any order can m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from zofc.errors import RecipeError
-from zofc.methods.base import Batches, Method, method
+from zofc.methods.base import FROZEN, Batches, Method, method
 from zofc.methods.ridge import RidgeSettings, held_out_stream, make_ridge_head
 from zofc.model.backbone import Backbone
 from zofc.model.heads import HEADS, CosineHead
@@ -64,7 +63,9 @@ class Classifier(Method):
         if cosine and recipe.head.init == "zeros":
             raise RecipeError("head.init: the cosine of a row of zeros is undefined; use another, or head.kind=linear")
         if recipe.head.init == "means" and not cosine:
-            raise RecipeError("head.init: class means are rows of a cosine classifier; use head.kind=cosine")
+            raise RecipeError(
+                "head.init: class means are rows of a cosine classifier; use head.kind=cosine or head.init=auto"
+            )
         for number, size in enumerate(task_sizes, start=learned + 1):
             if size == 1 and not cosine and (method.mask or number == 1):
                 raise RecipeError(
@@ -128,7 +129,7 @@ class Classifier(Method):
         return None
 
     def prepare(self, images: Tensor) -> Any:
-        return self.backbone.features(images)
+        return images if images.dim() == 2 else self.backbone.features(images)  # the former where they are kept
 
     def features(self, moving: Moving, prepared: Any) -> Any:
         return prepared
@@ -163,7 +164,13 @@ class Classifier(Method):
     def embed(self, images: Tensor) -> Tensor:
         return self.extract(images)
 
-    @torch.no_grad()
-    def scores(self, images: Tensor) -> Tensor:
-        features = self.extract(images)
+    def read_out(self, features: Tensor) -> Tensor:
         return self.head.logits({}, features) if self.ridge is None else self.ridge.scores(features)
+
+    @property
+    def embedding(self) -> Hashable | None:
+        """The features of a classifier alone; with a module, those of the last task that moves it."""
+        plans = [self.recipe.optimize[name] for name in self.in_features if name in self.recipe.optimize]
+        if any(plan.tasks is None or len(self.tasks) < plan.tasks for plan in plans):
+            return None
+        return FROZEN

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from zofc import seeds
-from zofc.methods.base import Batches, Method, method
+from zofc.methods.base import FROZEN, Batches, Method, method
 from zofc.model.backbone import Backbone
 from zofc.model.ridge import RidgeHead, draw_projection
 from zofc.recipe import Positive, Recipe, Strict
@@ -71,6 +70,9 @@ class Ridge(Method):
     def calibration_scores(self, batches: Batches, counts: Tensor) -> tuple[Tensor, Tensor]:
         return self.head.left_out or super().calibration_scores(batches, counts)
 
-    @torch.no_grad()
-    def scores(self, images: Tensor) -> Tensor:
-        return self.head.scores(self.backbone.features(images))
+    @property
+    def embedding(self) -> str:
+        return FROZEN
+
+    def read_out(self, features: Tensor) -> Tensor:
+        return self.head.scores(features)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from zofc.errors import RecipeError
-from zofc.methods.base import Batches, Method, method
+from zofc.methods.base import FROZEN, Batches, Method, method
 from zofc.model.backbone import Backbone
 from zofc.model.heads import CosineHead
 from zofc.recipe import Recipe
@@ -41,5 +41,9 @@ class SimpleCIL(Method):
     def calibration_scores(self, batches: Batches, counts: Tensor) -> tuple[Tensor, Tensor]:
         return self.means_left_out(self.head, batches, counts, self.backbone.features)
 
-    def scores(self, images: Tensor) -> Tensor:
-        return self.head.logits({}, self.backbone.features(images))
+    @property
+    def embedding(self) -> str:
+        return FROZEN
+
+    def read_out(self, features: Tensor) -> Tensor:
+        return self.head.logits({}, features)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from threading import Lock
@@ -16,10 +16,11 @@ from zofc.data.selection import Indices
 from zofc.data.source import ImageSet
 from zofc.data.views import TestView, TrainView
 from zofc.errors import RunError
-from zofc.methods import method_class
+from zofc.methods import Method, method_class
 from zofc.model.backbone import PRECISIONS, load_backbone
 from zofc.recipe import Recipe
 from zofc.training.calibration import Calibration
+from zofc.training.feature_memory import FeatureMemory
 from zofc.training.memory import scoring_batch_size
 
 
@@ -126,13 +127,16 @@ class IncrementalModel:
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:
         """Scores (batch, classes seen so far) of images in the test view; half by half where memory runs out."""
+        return self._by_halves(self.method.scores, images)
+
+    def _by_halves(self, function: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
         try:
-            return self.method.scores(images.to(self.device))
+            return function(images.to(self.device))
         except torch.OutOfMemoryError:
             if len(images) == 1:
                 raise
         torch.cuda.empty_cache()
-        return torch.cat([self.scores(half) for half in images.chunk(2)])
+        return torch.cat([self._by_halves(function, half) for half in images.chunk(2)])
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """Calibrated probabilities (batch, classes) of scores, in float64 on the CPU."""
@@ -142,14 +146,30 @@ class IncrementalModel:
     @torch.no_grad()
     def embed(self, images: Tensor) -> Tensor:
         """Features (batch, width) of images in the test view; the backbone's before the first task."""
-        return (self.method.embed if self.classes else self.backbone.features)(images.to(self.device))
+        return self._by_halves(self.method.embed if self.classes else self.backbone.features, images)
+
+    @property
+    def embedding(self) -> Hashable | None:
+        """What the features of an image depend on, if they are final and the answer follows from them alone."""
+        method = self.method
+        return method.embedding if type(method).scores is Method.scores and not method.answers_together else None
 
     @torch.no_grad()
-    def guesses(self, loader: Loader) -> tuple[Tensor, Tensor]:
-        """Predicted and true class ids of every image of a loader, on the CPU."""
-        pairs = [(self.scores(images).argmax(-1).cpu(), labels.cpu()) for images, labels in self.plain_batches(loader)]
-        guessed, true = zip(*pairs, strict=True)
+    def guesses(self, loader: Loader, memory: FeatureMemory | None = None) -> tuple[Tensor, Tensor]:
+        """Predicted and true class ids of every image of a loader, on the CPU; from kept features, where `memory` has
+        those of the same loader."""
+        embedding = None if memory is None else self.embedding
+        if memory is None or embedding is None:
+            pairs = ((self.scores(images), labels) for images, labels in self.plain_batches(loader))
+        else:
+            kept = memory.batches(embedding, lambda: self._embedded(loader))
+            pairs = ((self.method.read_out(features.to(self.device)), labels) for features, labels in kept)
+        guessed, true = zip(*((scores.argmax(-1).cpu(), labels.cpu()) for scores, labels in pairs), strict=True)
         return torch.cat(guessed), torch.cat(true)
+
+    def _embedded(self, loader: Loader) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, labels in self.plain_batches(loader):
+            yield self.embed(images).cpu(), labels.cpu()
 
 
 def make_views(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from zofc import seeds
 from zofc.data.loading import Batch, Loader
 from zofc.data.selection import Indices
 from zofc.errors import DivergedError
+from zofc.methods.classifier import Classifier
 from zofc.optim.placement import Placement, StepReport
 from zofc.training.adapter_check import check_adapter
 from zofc.training.calibration import MOST_CALIBRATION_IMAGES, fit_calibration
@@ -24,6 +25,9 @@ from zofc.training.incremental_model import IncrementalModel
 from zofc.training.loss_check import check_loss
 from zofc.training.memory import StepPeak, resident_tensors
 from zofc.training.planner import check_weights, plan_memory
+from zofc.units import format_duration
+
+LEAST_SAVED = 10.0  # seconds, from which on a user is told
 
 
 @dataclass
@@ -70,6 +74,7 @@ class TaskTraining:
             loader.trained = np.delete(np.arange(len(loader.image_set)), held)
         self.epoch = self.step = 0
         self.meter = Meter()
+        self.features: Batch | None = None  # of all images of the task, where they are computed once
         self.losses: list[float] = []  # of the epochs made here
         self.accuracy = 0.0  # of the last of them
         self.peak_memory = 0
@@ -105,7 +110,31 @@ class TaskTraining:
         """The batches of an epoch from number `start` on, in the epoch's own order and random views."""
         recipe = self.model.recipe
         name = (recipe.seed, "task", self.index, "epoch", epoch)
+        if self.on_features:
+            return self._feature_batches(name, start)
         return self.loader.train_batches(self.batch_size, name, start, recipe.views.augment == "crop-flip")
+
+    @property
+    def on_features(self) -> bool:
+        """Whether steps are made on kept features: nothing that moves touches them, and views are always the same."""
+        recipe, method = self.model.recipe, self.model.method
+        frozen = type(method).prepare is Classifier.prepare
+        return frozen and recipe.views.augment == "none" and recipe.training.memory is None
+
+    def _feature_batches(self, name: Sequence[str | int], start: int) -> Iterator[Batch]:
+        if self.features is None:
+            clock = time.perf_counter()
+            pairs = [(self.model.embed(images), labels) for images, labels in self.model.plain_batches(self.loader)]
+            features, labels = (torch.cat(part) for part in zip(*pairs, strict=True))
+            self.features = features, labels
+            saved = (self.placement.epochs - 1) * (time.perf_counter() - clock)
+            if saved > LEAST_SAVED:
+                text = f"features of the task's images are computed once: about {format_duration(saved)} saved"
+                self.events.send("notice", text=text)
+        features, labels = self.features
+        for indices in torch.split(torch.from_numpy(self.loader.epoch_order(name)), self.batch_size)[start:]:
+            chosen = indices.to(features.device)
+            yield features[chosen], labels[chosen]
 
     def run(self) -> Iterator[float]:
         """Train step by step and yield the seconds of each; then `epoch` and `step` are those of the next step."""

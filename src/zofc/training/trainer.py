@@ -16,11 +16,13 @@ from zofc.runfolder.checkpoint import Checkpoint, Progress, keep_task, load_chec
 from zofc.runfolder.events import EventLog
 from zofc.training.device import environment, pick_device, set_up
 from zofc.training.events import Events, Listener
+from zofc.training.feature_memory import FeatureMemory
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.loggers import make_loggers
 from zofc.training.resolve import AnyStream, check_recipe, open_stream, plugins_used, require_plugins
 from zofc.training.signals import StopRequest, stop_signals
-from zofc.training.task import TaskTraining
+from zofc.training.task import LEAST_SAVED, TaskTraining
+from zofc.units import format_duration
 
 TEST_IMAGE_BYTES = 2**30  # of decoded and cropped test images, kept for later evaluations
 
@@ -38,6 +40,7 @@ class Trainer:
         self.saved_at = time.monotonic()
         self.began = False
         self.tests: dict[int, Loader] = {}  # by group, those that keep their images
+        self.features: dict[int, FeatureMemory] = {}  # by group, of the test images
 
     def run(self) -> dict[str, Any]:
         """Train what is left of the run; returns its metrics."""
@@ -91,6 +94,10 @@ class Trainer:
             self._save(model, None)
             self._write_results(stream, model)
         metrics = dict(self.folder.metrics)
+        saved = sum(memory.saved for memory in self.features.values())
+        if saved > LEAST_SAVED:
+            took = format_duration(saved)
+            self.events.send("notice", text=f"features of test images were computed once: about {took} saved")
         self.events.send("run_finished", metrics=metrics)
         if request.stop:
             raise Interrupted(f"{self.folder} is finished; stopped before the next run")
@@ -166,7 +173,8 @@ class Trainer:
                 counts.append(progress.counts[number] if number < len(progress.counts) else 0)
                 continue
             counts.append(len(test))
-            guessed, true = model.guesses(self._test_loader(model, number, test))
+            memory = self.features.setdefault(number, FeatureMemory())
+            guessed, true = model.guesses(self._test_loader(model, number, test), memory)
             row.append(100 * int((guessed == true).sum()) / len(true))
         progress.rows.append(row)
         progress.counts, progress.groups = counts, groups
