@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import io
 import json
@@ -316,6 +317,35 @@ def test_predict_answers_for_what_it_can_read_and_names_the_rest(zofc: Run, fini
         assert reason in said
     code, said = zofc("predict", str(finished), "absent.png")
     assert code == 2 and said.count("\n") == 1
+
+
+def test_answers_are_rows_of_csv_or_json_with_errors_among_them(zofc: Run, finished: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (30, 20), "red").save(tmp_path / "a.png")
+    (tmp_path / "broken.png").write_bytes(b"not an image")
+    code, said = zofc("predict", str(finished), "a.png", "broken.png", "--csv", "-o", "answers.csv", "--top", "2")
+    assert code == 2 and "broken.png: not an image" in said
+    broken, answer = csv.DictReader((tmp_path / "answers.csv").read_text().splitlines())
+    assert list(answer) == ["image", "class", "probability", "class_2", "probability_2", "error"]
+    assert answer["image"] == "a.png" and float(answer["probability"]) >= float(answer["probability_2"]) > 0
+    assert "not an image" in broken["error"] and not broken["class"] and not answer["error"]
+    code, said = zofc("predict", str(finished), "a.png", "broken.png", "--json", "--output", "answers.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert code == 2 and [set(row) for row in rows] == [{"image", "error"}, {"image", "classes"}]
+    code, said = zofc("predict", str(finished), "a.png", "--csv", "--json")
+    assert code == 2 and "choose one of" in said
+
+
+def test_an_image_may_be_none_of_the_classes(zofc: Run, finished: Path, tmp_path: Path) -> None:
+    Image.new("RGB", (30, 20), "red").save(tmp_path / "a.png")
+    for share in ("5%", "0.05"):
+        code, said = zofc("predict", str(finished), "a.png", "--json", "--reject", share)
+        row = json.loads(said)
+        assert code == 0 and row["none_of_these"] == (not row["classes"])
+    code, said = zofc("predict", str(finished), "a.png", "--reject", "99.9%")
+    assert code == 0 and said == "a.png: none of these\n"
+    for wrong in ("5", "0", "half"):
+        code, said = zofc("predict", str(finished), "a.png", "--reject", wrong)
+        assert code == 2 and "expected a share such as 5%" in said
 
 
 def test_only_a_command_that_takes_a_setting_advises_it(zofc: Run, finished: Path, tmp_path: Path) -> None:

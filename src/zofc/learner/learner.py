@@ -30,7 +30,6 @@ from zofc.recipe import Recipe, change_recipe, load_recipe
 from zofc.runfolder import Run, new_run, open_run
 from zofc.runfolder.checkpoint import Progress, load_checkpoint, save_checkpoint
 from zofc.runfolder.identity import settings_digest
-from zofc.training.calibration import confidence
 from zofc.training.device import environment, pick_device, set_up
 from zofc.training.events import Events, Listener
 from zofc.training.incremental_model import IncrementalModel
@@ -126,16 +125,18 @@ class Learner:
         """
         if top < 1:
             raise DataError(f"top: expected at least 1, got {top}")
-        threshold = None if reject is None else self._threshold(reject)
+        if reject is not None and not 0 < reject < 1:
+            raise DataError(f"reject: expected a share between 0 and 1 of known images, such as 0.05, got {reject}")
+        images = list_images(images)
         scores = self._scores(images)
         best = self.model.probabilities(scores).topk(min(top, scores.shape[1]))
         answers = [
             [Prediction(self.classes[c], p) for c, p in zip(classes, chances, strict=True)]
             for classes, chances in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
-        if threshold is None:
+        if reject is None:
             return answers
-        known = (confidence(scores) >= threshold).tolist()
+        known = self.model.is_known(scores, torch.from_numpy(self.embed(images)), reject).tolist()
         return [answer if among else None for answer, among in zip(answers, known, strict=True)]
 
     def predict_proba(self, images: OneOrMore) -> NDArray[np.float64]:
@@ -160,17 +161,6 @@ class Learner:
         image_set = ImageSet(GivenImages(items), np.zeros(len(items), np.int64))
         loader = self.model.loader(image_set, threads=True)
         return (batch for batch, _ in self.model.plain_batches(loader))
-
-    def _threshold(self, reject: float) -> float:
-        """The confidence below which an image is of none of the classes."""
-        if not 0 < reject < 1:
-            raise DataError(f"reject: expected a share between 0 and 1 of the known images, such as 0.05, got {reject}")
-        if self.model.calibration is None:
-            raise RunError(
-                "reject: this model has no calibration: it was made by version 0.1, with training.calibrate=false, or "
-                "from one image of each class. Learn it again with more images, or predict without reject"
-            )
-        return self.model.calibration.threshold(reject)
 
     def evaluate(self, source: str | Mapping[str, OneOrMore], learned_only: bool = False) -> Evaluation:
         """Accuracy on a source (its test set, or all of it if it has none) or on images by class name; the names are
@@ -208,7 +198,7 @@ class Learner:
             trained=history.trained, calibration=self.model.calibration_state,
         )  # fmt: skip
         with new_run(path, self.recipe) as run:
-            save_checkpoint(run, progress, self.model.method.state_dict(), {})
+            save_checkpoint(run, progress, self.model.state_dict(), {})
             made_with = {**environment(self.model.device), "backbone": self.model.backbone.describe()}
             run.write_environment({**made_with, **plugins_used(self.recipe)})
             run.write_metrics({"finished": True, "saved": True, "tasks": done, "tasks_total": done})

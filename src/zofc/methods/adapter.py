@@ -19,7 +19,7 @@ from zofc.methods.ridge import RidgeSettings, held_out_stream, make_ridge_head
 from zofc.model.backbone import Backbone
 from zofc.model.params import Moving, under
 from zofc.model.peft import make_peft
-from zofc.model.ridge import RidgeHead, held_out
+from zofc.model.ridge import CalibrationSample, RidgeHead, held_out
 from zofc.model.vit import State
 from zofc.recipe import Recipe
 
@@ -87,9 +87,9 @@ class AdapterClassifier(Classifier):
         unseen = torch.from_numpy(held) if len(held) else torch.arange(len(labels))
         return self.fallback.learn(both, labels, lambda: held_out_stream(self), unseen)
 
-    def calibration_scores(self, batches: Batches, counts: Tensor) -> tuple[Tensor, Tensor]:
+    def calibration_sample(self, batches: Batches, counts: Tensor) -> CalibrationSample:
         left_out = None if self.fallback is None else self.fallback.chosen.left_out
-        return super().calibration_scores(batches, counts) if left_out is None else left_out
+        return super().calibration_sample(batches, counts) if left_out is None else left_out
 
     def embed(self, images: Tensor) -> Tensor:
         frozen = self.fallback is not None and self.fallback.choice == "frozen"

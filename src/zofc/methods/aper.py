@@ -14,6 +14,7 @@ from zofc.methods.base import FROZEN, Batches, Method, method
 from zofc.methods.classifier import Classifier
 from zofc.model.backbone import Backbone
 from zofc.model.heads import CosineHead
+from zofc.model.ridge import CalibrationSample
 from zofc.recipe import Recipe
 
 
@@ -53,7 +54,7 @@ class Aper(AdapterClassifier):
         self.means.set_rows(len(self.tasks) - 1, self.class_means(batches, self.tasks[-1], self.embed))
         return self.regress(batches, self.embed)
 
-    def calibration_scores(self, batches: Batches, counts: Tensor) -> tuple[Tensor, Tensor]:
+    def calibration_sample(self, batches: Batches, counts: Tensor) -> CalibrationSample:
         if self.ridge is not None and self.ridge.left_out is not None:
             return self.ridge.left_out
         return self.means_left_out(self.means, batches, counts, self.embed)

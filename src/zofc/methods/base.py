@@ -20,7 +20,7 @@ from zofc.errors import DataError, RecipeError, nearest
 from zofc.model.backbone import Backbone
 from zofc.model.heads import CosineHead
 from zofc.model.params import Moving
-from zofc.model.ridge import RidgeHead
+from zofc.model.ridge import CalibrationSample, RidgeHead
 from zofc.plugins import Registry
 from zofc.recipe import METHOD_SECTIONS, Group, Recipe, Strict
 from zofc.seeds import Noise
@@ -164,14 +164,15 @@ class Method(nn.Module):
         may still change."""
         return None
 
-    def calibration_scores(self, batches: Batches, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores (n, classes) and labels of training images of the task, by which probabilities are calibrated: each as
-        if it had not been learned where there is a closed form of that, here as the method answers it. `batches` are in
-        the test view; `counts` (classes,) are the training images of each class in the task."""
-        return self.all_features(batches, self.scores)
+    def calibration_sample(self, batches: Batches, counts: Tensor) -> CalibrationSample:
+        """Training images of the task, by which probabilities are calibrated, with their scores: each as if it had not
+        been learned where there is a closed form of that, here as the method answers it. `batches` are in the test
+        view; `counts` (classes,) are the training images of each class in the task."""
+        scores, labels = self.all_features(batches, self.scores)
+        return CalibrationSample(scores, labels, self.all_features(batches, self.embed)[0])
 
     def embed(self, images: Tensor) -> Tensor:
-        """Features (batch, width) that the scores are computed from: the backbone's own unless overridden."""
+        """Features (batch, width), as many in every task, that the scores are computed from: here the backbone's."""
         return self.backbone.features(images)
 
     # -- for those who write methods -----------------------------------------------------------------------------
@@ -202,10 +203,10 @@ class Method(nn.Module):
     @torch.no_grad()
     def means_left_out(
         self, head: CosineHead, batches: Batches, counts: Tensor, extract: Callable[[Tensor], Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """`calibration_scores` where the rows of the task's classes are their mean features."""
+    ) -> CalibrationSample:
+        """`calibration_sample` where the rows of the task's classes are their mean features."""
         features, labels = (part.to(self.device) for part in self.all_features(batches, extract))
-        return head.logits_left_out(features, labels, counts.to(self.device)), labels
+        return CalibrationSample(head.logits_left_out(features, labels, counts.to(self.device)), labels, features)
 
     @torch.no_grad()
     def class_means(self, batches: Batches, classes: range, extract: Callable[[Tensor], Tensor]) -> Tensor:

@@ -17,7 +17,7 @@ from zofc.methods.ridge import RidgeSettings, held_out_stream, make_ridge_head
 from zofc.model.backbone import Backbone
 from zofc.model.heads import HEADS, CosineHead
 from zofc.model.params import Moving, under
-from zofc.model.ridge import RidgeHead
+from zofc.model.ridge import CalibrationSample, RidgeHead
 from zofc.recipe import Recipe
 
 
@@ -153,13 +153,13 @@ class Classifier(Method):
         features: Tensor = self.features({}, self.prepare(images))
         return features
 
-    def calibration_scores(self, batches: Batches, counts: Tensor) -> tuple[Tensor, Tensor]:
+    def calibration_sample(self, batches: Batches, counts: Tensor) -> CalibrationSample:
         if self.ridge is not None and self.ridge.left_out is not None:
             return self.ridge.left_out
         head, means = self.head, self.single or self.recipe.method.prototypes
         if means and isinstance(head, CosineHead):
             return self.means_left_out(head, batches, counts, self.extract)
-        return super().calibration_scores(batches, counts)
+        return super().calibration_sample(batches, counts)
 
     def embed(self, images: Tensor) -> Tensor:
         return self.extract(images)

@@ -20,6 +20,7 @@ from zofc.model.heads import CosineHead
 from zofc.model.params import Moving, frozen, under
 from zofc.model.peft import make_peft
 from zofc.model.peft_base import PeftModule
+from zofc.model.ridge import CalibrationSample
 from zofc.model.vit import State
 from zofc.recipe import Recipe, Strict
 
@@ -109,11 +110,11 @@ class Ease(Classifier):
         similarity = F.normalize(self.means[i][:, i], dim=-1) @ F.normalize(here, dim=-1).mT
         return similarity.softmax(-1) @ there
 
-    def calibration_scores(self, batches: Batches, counts: Tensor) -> tuple[Tensor, Tensor]:
-        return Method.calibration_scores(self, batches, counts)
+    def calibration_sample(self, batches: Batches, counts: Tensor) -> CalibrationSample:
+        return Method.calibration_sample(self, batches, counts)
 
     def embed(self, images: Tensor) -> Tensor:
-        return self.subspaces(images).flatten(1)
+        return self.backbone.features(images)  # the subspaces become more with every task
 
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from zofc.methods.adapter import AdapterClassifier
 from zofc.methods.base import Batches, Method, method
 from zofc.model.backbone import Backbone
 from zofc.model.peft_base import PeftModule
+from zofc.model.ridge import CalibrationSample
 from zofc.recipe import Group, Recipe, Strict
 
 
@@ -67,8 +68,8 @@ class LearnAccumulateEnsemble(AdapterClassifier):
             slow.lerp_(fast, 1 - self.settings.decay)
 
     @torch.no_grad()
-    def calibration_scores(self, batches: Batches, counts: Tensor) -> tuple[Tensor, Tensor]:
-        return Method.calibration_scores(self, batches, counts)
+    def calibration_sample(self, batches: Batches, counts: Tensor) -> CalibrationSample:
+        return Method.calibration_sample(self, batches, counts)
 
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from zofc import seeds
 from zofc.methods.base import FROZEN, Batches, Method, method
 from zofc.model.backbone import Backbone
-from zofc.model.ridge import RidgeHead, draw_projection
+from zofc.model.ridge import CalibrationSample, RidgeHead, draw_projection
 from zofc.recipe import Positive, Recipe, Strict
 
 
@@ -67,8 +67,8 @@ class Ridge(Method):
         features, labels = self.all_features(batches, self.backbone.features)
         self.head.learn(features, labels, held_out_stream(self))
 
-    def calibration_scores(self, batches: Batches, counts: Tensor) -> tuple[Tensor, Tensor]:
-        return self.head.left_out or super().calibration_scores(batches, counts)
+    def calibration_sample(self, batches: Batches, counts: Tensor) -> CalibrationSample:
+        return self.head.left_out or super().calibration_sample(batches, counts)
 
     @property
     def embedding(self) -> str:

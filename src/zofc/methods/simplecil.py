@@ -11,6 +11,7 @@ from zofc.errors import RecipeError
 from zofc.methods.base import FROZEN, Batches, Method, method
 from zofc.model.backbone import Backbone
 from zofc.model.heads import CosineHead
+from zofc.model.ridge import CalibrationSample
 from zofc.recipe import Recipe
 
 
@@ -38,7 +39,7 @@ class SimpleCIL(Method):
         means = self.class_means(batches, self.tasks[-1], self.backbone.features)
         self.head.set_rows(len(self.tasks) - 1, means)
 
-    def calibration_scores(self, batches: Batches, counts: Tensor) -> tuple[Tensor, Tensor]:
+    def calibration_sample(self, batches: Batches, counts: Tensor) -> CalibrationSample:
         return self.means_left_out(self.head, batches, counts, self.backbone.features)
 
     @property

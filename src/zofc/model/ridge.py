@@ -86,6 +86,14 @@ class LeftOut(NamedTuple):
     scores: Tensor  # (images, classes)
 
 
+class CalibrationSample(NamedTuple):
+    """Training images with their scores (n, classes), labels (n,) and features (n, width)."""
+
+    scores: Tensor
+    labels: Tensor
+    features: Tensor
+
+
 def best_strength(gram: Tensor, sums: Tensor, phi: Tensor, labels: Tensor) -> tuple[float, Tensor]:
     """The power of ten whose solution of G and C has the least squared error on images that are not in them, and its
     scores of them."""
@@ -135,7 +143,7 @@ class RidgeHead(nn.Module):
     sums: Tensor
     weights: Tensor
     strength: Tensor
-    left_out: tuple[Tensor, Tensor] | None = None  # scores and labels of training images, each as if not learned
+    left_out: CalibrationSample | None = None  # training images, each scored as if it had not been learned
     strength_from = "all"  # the tasks whose statistics the strength is chosen with, or `task`: the current one
 
     def __init__(
@@ -234,7 +242,8 @@ class RidgeHead(nn.Module):
         phi, labels = self.regress_from(features), labels.to(self.weights.device)
         leverage = (phi * torch.cholesky_solve(phi.mT, factor).mT).sum(-1, keepdim=True).clamp_max(1 - 1e-9)
         targets = nn.functional.one_hot(labels, self.weights.shape[1]).to(phi)
-        self.left_out = targets - (targets - phi @ self.weights) / (1 - leverage), labels
+        scores = targets - (targets - phi @ self.weights) / (1 - leverage)
+        self.left_out = CalibrationSample(scores, labels, features)
 
     def _learn_by_images(self, features: Tensor, labels: Tensor) -> Tensor:
         known = 0 if self.strength_from == "all" else len(self.labels)
@@ -246,7 +255,7 @@ class RidgeHead(nn.Module):
         targets = nn.functional.one_hot(self.labels, self.weights.shape[1]).to(kernel)
         strength, scores = best_strength_by_images(kernel[known:, known:], targets[known:])
         self.strength.fill_(strength)
-        self.left_out = scores, self.labels[known:]
+        self.left_out = CalibrationSample(scores, self.labels[known:], self.features[known:])
         solution = solve(kernel, targets, float(self.strength))
         self.weights.copy_(torch.cat([phi.mT @ solution for phi in self._parts()]))
         return scores[-len(labels) :]

@@ -18,10 +18,14 @@ from zofc.data.views import TestView, TrainView
 from zofc.errors import RunError
 from zofc.methods import Method, method_class
 from zofc.model.backbone import PRECISIONS, load_backbone
+from zofc.model.params import under
 from zofc.recipe import Recipe
 from zofc.training.calibration import Calibration
 from zofc.training.feature_memory import FeatureMemory
 from zofc.training.memory import scoring_batch_size
+from zofc.training.typicality import Typicality
+
+TYPICALITY = "typicality."  # the names of its tensors in a checkpoint begin so
 
 
 class IncrementalModel:
@@ -35,7 +39,7 @@ class IncrementalModel:
         self.backbone = load_backbone(recipe.backbone, recipe.seed, device, dtype, training.recompute, training.compile)
         self.method = method_class(recipe)(self.backbone, recipe)
         self.classes: list[str] = []
-        self.calibration: Calibration | None = None  # None: probabilities are the plain softmax
+        self.calibration: tuple[Calibration, Typicality] | None = None  # None: probabilities are the plain softmax
         self._fits: tuple[int, int] | None = None  # how many images were to be scored at a time, and how many can be
         self._measuring = Lock()  # threads may ask at once
         self.train_view, self.test_view = make_views(
@@ -58,10 +62,15 @@ class IncrementalModel:
         self._fits = None  # a method may grow with its tasks
         return classes
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """The tensors that a checkpoint holds."""
+        typicality = {} if self.calibration is None else self.calibration[1].state()
+        return self.method.state_dict() | {f"{TYPICALITY}{name}": value for name, value in typicality.items()}
+
     @property
     def calibration_state(self) -> dict[str, Any] | None:
         """What a checkpoint holds of the calibration."""
-        return None if self.calibration is None else asdict(self.calibration)
+        return None if self.calibration is None else asdict(self.calibration[0])
 
     def restore(
         self,
@@ -71,7 +80,9 @@ class IncrementalModel:
         calibration: Mapping[str, Any] | None = None,
     ) -> None:
         """Become what was saved: grow task by task, then take the saved values."""
-        self.calibration = None if calibration is None else Calibration(**calibration)
+        statistics = under(tensors, TYPICALITY[:-1])
+        self.calibration = (Calibration(**calibration), Typicality(**statistics)) if calibration else None
+        tensors = {name: value for name, value in tensors.items() if not name.startswith(TYPICALITY)}
         for start, stop in tasks:
             self.extend(names[start:stop])
         tensors = self.method.adapt_state(tensors)
@@ -85,7 +96,7 @@ class IncrementalModel:
     def all_or_nothing(self) -> Iterator[None]:
         """What fails inside the block leaves the learner as it was before."""
         names, tasks = list(self.classes), [(task.start, task.stop) for task in self.tasks]
-        state = {name: value.clone() for name, value in self.method.state_dict().items()}
+        state = {name: value.clone() for name, value in self.state_dict().items()}
         calibration = self.calibration_state
         try:
             yield
@@ -141,7 +152,17 @@ class IncrementalModel:
     def probabilities(self, scores: Tensor) -> Tensor:
         """Calibrated probabilities (batch, classes) of scores, in float64 on the CPU."""
         scores = scores.cpu().double()
-        return scores.softmax(-1) if self.calibration is None else self.calibration.probabilities(scores)
+        return scores.softmax(-1) if self.calibration is None else self.calibration[0].probabilities(scores)
+
+    def is_known(self, scores: Tensor, features: Tensor, rate: float) -> Tensor:
+        """Whether images (n,) are of a learned class, of which a share `rate` is mistaken for images of others."""
+        if self.calibration is None:
+            raise RunError(
+                "reject: this model has no calibration: it was made by version 0.1, with training.calibrate=false, or "
+                "from one image of each class. Learn it again with more images, or predict without reject"
+            )
+        typicality = self.calibration[1]
+        return typicality.confidence(scores, features) >= typicality.threshold(rate)
 
     @torch.no_grad()
     def embed(self, images: Tensor) -> Tensor:

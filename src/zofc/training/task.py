@@ -19,7 +19,7 @@ from zofc.errors import DivergedError
 from zofc.methods.classifier import Classifier
 from zofc.optim.placement import Placement, StepReport
 from zofc.training.adapter_check import check_adapter
-from zofc.training.calibration import MOST_CALIBRATION_IMAGES, fit_calibration
+from zofc.training.calibration import MOST_CALIBRATION_IMAGES, calibrate
 from zofc.training.events import Events, StepStatus
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.loss_check import check_loss
@@ -182,21 +182,15 @@ class TaskTraining:
 
     @torch.no_grad()
     def calibrate(self) -> None:
-        """Fit the model's calibration on training images of this task; classes with one image tell nothing."""
-        model, own, start = self.model, self.loader.image_set.labels, self.model.tasks[-1].start
-        counts = np.bincount(own, minlength=len(model.classes))
+        """Fit the model's calibration on training images of this task."""
+        model, labels = self.model, self.loader.image_set.labels
+        counts = np.bincount(labels, minlength=len(model.classes))
         rng = seeds.stream(model.recipe.seed, "calibration", self.index)
-        chosen = np.sort(rng.permutation(np.flatnonzero(counts[own] > 1))[:MOST_CALIBRATION_IMAGES])
-        if not (len(chosen) and model.recipe.training.calibrate):
-            return
-        scores, labels = model.method.calibration_scores(
-            lambda: model.plain_batches(self.loader, chosen), torch.from_numpy(counts)
-        )
-        labels = labels.cpu()
-        several = torch.maximum(torch.from_numpy(counts), labels.bincount(minlength=len(counts))) > 1
-        scores, labels = scores.cpu()[several[labels]], labels[several[labels]]
-        before = model.calibration if bool((labels >= start).all()) else None  # else all tasks are among these images
-        model.calibration = fit_calibration(scores, labels, before)
+        chosen = np.sort(rng.permutation(np.flatnonzero(counts[labels] > 1))[:MOST_CALIBRATION_IMAGES])
+        if len(chosen) and model.recipe.training.calibrate:
+            images = torch.from_numpy(counts)
+            sample = model.method.calibration_sample(lambda: model.plain_batches(self.loader, chosen), images)
+            model.calibration = calibrate(sample, model.tasks[-1], images, model.calibration)
 
     def check(self) -> None:
         """Tell the user what went wrong in this task, as far as its training images show it."""

@@ -218,7 +218,7 @@ class Trainer:
             progress.epoch, progress.step, progress.meter = training.epoch, training.step, asdict(training.meter)
             self._note_size(training)
             optimizers = training.placement.state()
-        save_checkpoint(self.folder, progress, model.method.state_dict(), optimizers)
+        save_checkpoint(self.folder, progress, model.state_dict(), optimizers)
         self.saved_at = time.monotonic()
         self.events.send("checkpoint", **progress.position)
 

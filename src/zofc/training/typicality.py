@@ -1,0 +1,117 @@
+"""Whether an image is of one of the learned classes at all, by its largest score and by how typical its features are.
+
+Features are typical of a class if they are near its mean in the Mahalanobis distance, with one scatter matrix for all
+classes. With normalized features f, class means m_c and the within-class scatter S = Σ_i (f_i − m_y)(f_i − m_y)ᵀ,
+
+    d_c(f) = h / (h̄ u_c),    h = (f − m_c)ᵀ (S + sI)⁻¹ (f − m_c),    h̄ = tr(S (S + sI)⁻¹) / n,
+
+where s is a share of the mean eigenvalue of S, larger the fewer images there are, h̄ the mean of h over the n images,
+and u_c that of h / h̄ over the images of the class (of all classes where it has few): d is about 1 for every class. An
+image that S was computed from is scored without itself: with r = n_c / (n_c − 1), h becomes r² h / (1 − r h), by the
+formula of Sherman and Morrison.
+
+Confidence is the largest score less the distance d of the features from the mean of that class, each in standard
+deviations over images of known classes: of images from unseen classes, scores and distances find different ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+LEAST_SHRINKAGE = 0.1
+PRIOR_IMAGES = 10  # as many images of the average class weigh in with those of a class
+MOST_KNOWN = 5000
+
+
+@dataclass(frozen=True)
+class Typicality:
+    """Statistics of the features and scores of images of the learned classes, in float64."""
+
+    means: Tensor  # (classes, width)
+    counts: Tensor  # (classes,), images
+    scatter: Tensor  # (width, width)
+    usual: Tensor  # (classes,), the mean distance u of each class
+    known: Tensor  # (images, 2), the largest score and the distance of held-back images
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def confidence(self, scores: Tensor, features: Tensor) -> Tensor:
+        """How likely images (n,) are of a learned class, by their scores (n, classes) and features (n, width)."""
+        top = scores.double().max(-1)
+        return self._confidence(torch.stack([top.values, self.distances(features, top.indices)], dim=-1))
+
+    def _confidence(self, pairs: Tensor) -> Tensor:
+        away = (pairs - self.known.mean(0)) / self.known.std(0, correction=0).clamp_min(1e-9)
+        return away[:, 0] - away[:, 1]
+
+    def threshold(self, rate: float) -> float:
+        """The confidence that a share `rate` of known images is below. Fewer than 1 / rate images cannot tell: then
+        it is the lowest confidence of them, which a share 1 / (images + 1) is below."""
+        images = len(self.known)
+        place = (rate * (images + 1) - 1) / max(images - 1, 1)  # of the order statistic, from 0 to 1
+        return float(self._confidence(self.known).quantile(min(max(place, 0.0), 1.0)))
+
+    def distances(self, features: Tensor, classes: Tensor) -> Tensor:
+        """d of features (n, width) from the mean of one class each."""
+        return self.unscaled(_normalized(features), classes) / self.mean_form / self.usual[classes]
+
+    def unscaled(self, features: Tensor, classes: Tensor) -> Tensor:
+        """h of normalized features."""
+        away = features - self.means[classes]
+        return ((away @ self._inverse) * away).sum(-1)
+
+    @property
+    def mean_form(self) -> Tensor:
+        """The mean of h over all images."""
+        return (self.scatter * self._inverse).sum() / self.counts.sum()
+
+    @cached_property
+    def _inverse(self) -> Tensor:
+        width, images = len(self.scatter), float(self.counts.sum())
+        share = LEAST_SHRINKAGE + width / max(images, 1)
+        ridge = share * self.scatter.diagonal().mean().clamp_min(1e-12)
+        inverse: Tensor = torch.linalg.inv(self.scatter + ridge * torch.eye(width, dtype=self.scatter.dtype))
+        return inverse
+
+
+def learn_typicality(scores: Tensor, labels: Tensor, features: Tensor, before: Typicality | None) -> Typicality:
+    """The statistics with images of a task included, by scores (n, classes) as if they had not been learned."""
+    x, top = _normalized(features), scores.double().max(-1)
+    counts = labels.bincount(minlength=scores.shape[1]).double()
+    means = torch.zeros(len(counts), x.shape[1], dtype=x.dtype).index_add(0, labels, x) / counts.clamp_min(1)[:, None]
+    away = x - means[labels]
+    new = Typicality(means, counts, away.mT @ away, torch.ones_like(counts), x.new_zeros(0, 2))
+    merged = new if before is None else _merge(before, new)
+    again = merged.counts[labels] / (merged.counts[labels] - 1).clamp_min(1)
+    form = merged.unscaled(x, labels)
+    left_out = again.square() * form / (1 - again * form).clamp_min(1e-3) / merged.mean_form
+    sums = torch.zeros_like(counts).index_add(0, labels, left_out)
+    usual = (sums + PRIOR_IMAGES * left_out.mean()) / (counts + PRIOR_IMAGES)
+    merged = replace(merged, usual=torch.where(counts > 0, usual, merged.usual))
+    others = merged.distances(features, top.indices)
+    distances = torch.where(top.indices == labels, left_out / merged.usual[labels], others)
+    known = torch.cat([merged.known, torch.stack([top.values, distances], dim=-1)])
+    keep = torch.linspace(0, len(known) - 1, min(len(known), MOST_KNOWN)).long()
+    return replace(merged, known=known[keep])
+
+
+def _merge(one: Typicality, other: Typicality) -> Typicality:
+    """The statistics of both sets of images; `other` may have further classes."""
+    more = len(other.counts) - len(one.counts)
+    means, counts, usual = F.pad(one.means, (0, 0, 0, more)), F.pad(one.counts, (0, more)), F.pad(one.usual, (0, more))
+    total = (counts + other.counts).clamp_min(1)
+    apart = (counts * other.counts / total).sqrt()[:, None] * (means - other.means)  # of classes that are in both
+    mean = (counts[:, None] * means + other.counts[:, None] * other.means) / total[:, None]
+    scatter = one.scatter + other.scatter + apart.mT @ apart
+    return Typicality(mean, counts + other.counts, scatter, usual, one.known)
+
+
+def _normalized(features: Tensor) -> Tensor:
+    return F.normalize(features.cpu().double(), dim=-1)
