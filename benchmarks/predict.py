@@ -101,16 +101,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     shown = Table("backbone", "answer (ms)", "forward (ms)", "ratio", f"answers/s from {options.threads} threads")
-    backbones: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
     device = torch.device("cpu")
     for name, learner in learners(options.recipe, options.settings).items():
         device = learner.model.device
-        row = backbones[name] = time_answers(learner, options.repeats, options.threads)
+        row = {"backbone": name, **time_answers(learner, options.repeats, options.threads)}
+        rows.append(row)
         cells = (row["answer_ms"], row["forward_ms"], row["ratio"], row["answers_per_second"])
         shown.add_row(name, *(f"{cell:.2f}" for cell in cells))
     Console().print(shown)
     if options.out:
-        content = {"recipe": options.recipe, "backbones": backbones, "environment": environment(device)}
+        content = {"recipe": options.recipe, "rows": rows, "environment": environment(device)}
         options.out.write_text(json.dumps(content, indent=1) + "\n")
 
 

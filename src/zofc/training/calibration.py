@@ -26,10 +26,9 @@ import torch
 from torch import Tensor
 
 from zofc.model.ridge import CalibrationSample
-from zofc.training.typicality import Typicality, learn_typicality
+from zofc.training.typicality import REMEMBERED_IMAGES, Typicality, learn_typicality
 
 MOST_CALIBRATION_IMAGES = 500  # of a task, where scoring them takes a pass through the backbone
-REMEMBERED_IMAGES = 50  # earlier images weigh at most as much as so many of this task
 BISECTIONS = 60
 STEEPEST, FLATTEST = 1e4, 1e-3  # limits of β, times the spread of the scores
 

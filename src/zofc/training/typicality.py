@@ -3,15 +3,16 @@
 Features are typical of a class if they are near its mean in the Mahalanobis distance, with one scatter matrix for all
 classes. With normalized features f, class means m_c and the within-class scatter S = Σ_i (f_i − m_y)(f_i − m_y)ᵀ,
 
-    d_c(f) = h / (h̄ u_c),    h = (f − m_c)ᵀ (S + sI)⁻¹ (f − m_c),    h̄ = tr(S (S + sI)⁻¹) / n,
+    d_c(f) = h / (h̄ u_c),    h = (f − m_c)ᵀ (S + sI)⁻¹ (f − m_c),
 
-where s is a share of the mean eigenvalue of S, larger the fewer images there are, h̄ the mean of h over the n images,
-and u_c that of h / h̄ over the images of the class (of all classes where it has few): d is about 1 for every class. An
-image that S was computed from is scored without itself: with r = n_c / (n_c − 1), h becomes r² h / (1 − r h), by the
-formula of Sherman and Morrison.
+where s is a share of the mean eigenvalue of S, larger the fewer images there are, h̄ the mean of h over the images of
+the latest task, and u_c that of h / h̄ over the images of the class (of all classes where it has few): d is about 1 for
+every class. An image that S was computed from is scored without itself: with r = n_c / (n_c − 1), h becomes
+r² h / (1 − r h), by the formula of Sherman and Morrison.
 
 Confidence is the largest score less the distance d of the features from the mean of that class, each in standard
-deviations over images of known classes: of images from unseen classes, scores and distances find different ones.
+deviations over images of known classes: of images from unseen classes, scores and distances find different ones. Scores
+fall as classes are added, so those of earlier tasks' images are shifted to the mean of the latest task's.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch.nn import functional as F
 LEAST_SHRINKAGE = 0.1
 PRIOR_IMAGES = 10  # as many images of the average class weigh in with those of a class
 MOST_KNOWN = 5000
+REMEMBERED_IMAGES = 50  # earlier images weigh at most as much as so many of this task
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Typicality:
     counts: Tensor  # (classes,), images
     scatter: Tensor  # (width, width)
     usual: Tensor  # (classes,), the mean distance u of each class
+    level: Tensor  # (), the mean of h
     known: Tensor  # (images, 2), the largest score and the distance of held-back images
 
     def state(self) -> dict[str, Tensor]:
@@ -60,17 +63,12 @@ class Typicality:
 
     def distances(self, features: Tensor, classes: Tensor) -> Tensor:
         """d of features (n, width) from the mean of one class each."""
-        return self.unscaled(_normalized(features), classes) / self.mean_form / self.usual[classes]
+        return self.unscaled(_normalized(features), classes) / self.level / self.usual[classes]
 
     def unscaled(self, features: Tensor, classes: Tensor) -> Tensor:
         """h of normalized features."""
         away = features - self.means[classes]
         return ((away @ self._inverse) * away).sum(-1)
-
-    @property
-    def mean_form(self) -> Tensor:
-        """The mean of h over all images."""
-        return (self.scatter * self._inverse).sum() / self.counts.sum()
 
     @cached_property
     def _inverse(self) -> Tensor:
@@ -87,19 +85,26 @@ def learn_typicality(scores: Tensor, labels: Tensor, features: Tensor, before: T
     counts = labels.bincount(minlength=scores.shape[1]).double()
     means = torch.zeros(len(counts), x.shape[1], dtype=x.dtype).index_add(0, labels, x) / counts.clamp_min(1)[:, None]
     away = x - means[labels]
-    new = Typicality(means, counts, away.mT @ away, torch.ones_like(counts), x.new_zeros(0, 2))
+    new = Typicality(means, counts, away.mT @ away, torch.ones_like(counts), x.new_ones(()), x.new_zeros(0, 2))
     merged = new if before is None else _merge(before, new)
     again = merged.counts[labels] / (merged.counts[labels] - 1).clamp_min(1)
     form = merged.unscaled(x, labels)
-    left_out = again.square() * form / (1 - again * form).clamp_min(1e-3) / merged.mean_form
-    sums = torch.zeros_like(counts).index_add(0, labels, left_out)
-    usual = (sums + PRIOR_IMAGES * left_out.mean()) / (counts + PRIOR_IMAGES)
-    merged = replace(merged, usual=torch.where(counts > 0, usual, merged.usual))
+    left_out = again.square() * form / (1 - again * form).clamp_min(1e-3)
+    level = left_out.mean().clamp_min(1e-12)
+    sums = torch.zeros_like(counts).index_add(0, labels, left_out / level)
+    usual = (sums + PRIOR_IMAGES) / (counts + PRIOR_IMAGES)
+    merged = replace(merged, usual=torch.where(counts > 0, usual, merged.usual), level=level)
     others = merged.distances(features, top.indices)
-    distances = torch.where(top.indices == labels, left_out / merged.usual[labels], others)
-    known = torch.cat([merged.known, torch.stack([top.values, distances], dim=-1)])
-    keep = torch.linspace(0, len(known) - 1, min(len(known), MOST_KNOWN)).long()
-    return replace(merged, known=known[keep])
+    distances = torch.where(top.indices == labels, left_out / level / merged.usual[labels], others)
+    return replace(merged, known=_remember(merged.known, torch.stack([top.values, distances], dim=-1)))
+
+
+def _remember(old: Tensor, new: Tensor) -> Tensor:
+    """Scores and distances of earlier images, their scores shifted towards the new ones, and of the new ones."""
+    weight = len(new) / (len(new) + min(len(old), REMEMBERED_IMAGES))
+    shift = weight * (new[:, 0].mean() - old[:, 0].mean()) if len(old) else new.new_zeros(())
+    known = torch.cat([old + torch.stack([shift, torch.zeros_like(shift)]), new])
+    return known[torch.linspace(0, len(known) - 1, min(len(known), MOST_KNOWN)).long()]
 
 
 def _merge(one: Typicality, other: Typicality) -> Typicality:
@@ -110,7 +115,7 @@ def _merge(one: Typicality, other: Typicality) -> Typicality:
     apart = (counts * other.counts / total).sqrt()[:, None] * (means - other.means)  # of classes that are in both
     mean = (counts[:, None] * means + other.counts[:, None] * other.means) / total[:, None]
     scatter = one.scatter + other.scatter + apart.mT @ apart
-    return Typicality(mean, counts + other.counts, scatter, usual, one.known)
+    return Typicality(mean, counts + other.counts, scatter, usual, one.level, one.known)
 
 
 def _normalized(features: Tensor) -> Tensor:
