@@ -1,4 +1,4 @@
-"""Tables of a learner in use: the time of an answer, calibration and rejections, from the results of the benchmarks."""
+"""The table of calibration and rejections, from the results of a benchmark."""
 
 from __future__ import annotations
 
@@ -28,19 +28,3 @@ def calibration_table(measured: Sequence[Mapping[str, Any]]) -> Grid:
         for row in measured
     ]
     return Grid(("Images a class", *CALIBRATION_COLUMNS.values()), tuple(rows))
-
-
-def answers_table(measured: Sequence[Mapping[str, Any]]) -> Grid:
-    """`results/predict.json`: a row for each backbone."""
-    rows = [
-        (
-            row["backbone"].removesuffix(".safetensors"),
-            f"{row['image_size']} px",
-            *(f"{row[key]:.1f}" for key in ("answer_ms", "forward_ms")),
-            f"{row['ratio']:.2f}",
-            f"{row['answers_per_second']:.0f}",
-        )
-        for row in measured
-    ]
-    heads = ("Backbone", "Input", "Answer (ms)", "Forward pass (ms)", "Ratio", "Answers/s, 8 threads")
-    return Grid(heads, tuple(rows), names=2)
