@@ -1,0 +1,83 @@
+"""Facts about the benchmark on folders of photographs."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from zofc.errors import DataError
+from zofc.evidence.photographs import ALBUMS, DEFAULT, LINES, photograph_cells, photographs_table, write_album
+
+PACS, CALTECH = ALBUMS["PACS photographs"], ALBUMS["Caltech-101"]
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Both data sets with four classes of six images, half of PACS's being sketches."""
+    rng = np.random.default_rng(0)
+    for name, domains in (("pacs", ["photo", "sketch"]), ("caltech101", None)):
+        features = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": ["a", "b", "c", "d"]}}
+        rows = []
+        for number in range(24):
+            encoded = io.BytesIO()
+            Image.fromarray(rng.integers(0, 256, (8, 8, 3), np.uint8)).save(encoded, "PNG")
+            row = {"image": {"bytes": encoded.getvalue()}, "label": number % 4}
+            rows.append({**row, "domain": number // 4 % 2} if domains else row)
+        if domains:
+            features["domain"] = {"_type": "ClassLabel", "names": domains}
+        table = pa.Table.from_pylist(rows)
+        metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+        for split in ("train", "test"):
+            (tmp_path / "data" / name).mkdir(parents=True, exist_ok=True)
+            file = tmp_path / "data" / name / f"{split}-00000-of-00001.parquet"
+            pq.write_table(table.replace_schema_metadata(metadata), file)
+    monkeypatch.setenv("ZOFC_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "data"
+
+
+def test_an_album_has_so_many_training_images_a_class_and_all_test_images(data: Path, tmp_path: Path) -> None:
+    folder = write_album(PACS, 2, tmp_path / "albums")
+    counts = {
+        split: [len(list(one.iterdir())) for one in sorted((folder / split).iterdir())] for split in ("train", "test")
+    }
+    assert counts == {"train": [2] * 4, "test": [3] * 4}  # sketches are left out
+    assert all(path.suffix == ".png" for path in (folder / "test").rglob("*.*"))
+    (folder / "train" / "a").rename(folder / "train" / "z")
+    assert write_album(PACS, 2, tmp_path / "albums") == folder and (folder / "train" / "z").exists()  # made once
+
+
+def test_without_the_data_the_message_names_the_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ZOFC_DATA", str(tmp_path))
+    with pytest.raises(DataError, match="no folder caltech101"):
+        write_album(CALTECH, 2, tmp_path)
+
+
+def test_every_line_learns_the_same_tasks_on_the_same_backbone(data: Path, tmp_path: Path, tiny_weights: Path) -> None:
+    cells = list(photograph_cells([str(tiny_weights)], [2], [7], ["training.device=cpu"], Path("albums")))
+    assert [cell.labels["line"] for cell in cells] == [*LINES, *LINES]
+    for cells_of_one, album in ((cells[:4], PACS), (cells[4:], CALTECH)):
+        recipes = [cell.recipe for cell in cells_of_one]
+        assert {recipe.data.increment for recipe in recipes} == {album.increment}
+        assert len({recipe.backbone for recipe in recipes}) == len({recipe.data.source for recipe in recipes}) == 1
+        assert {recipe.seed for recipe in recipes} == {7}
+    assert [cell.recipe.method.name for cell in cells[:4]] == ["adapter", "ridge", "classifier", "adapter"]
+
+
+def test_the_table_has_the_gain_on_ridge_with_its_interval() -> None:
+    def row(line: str, seed: int, value: float) -> dict[str, object]:
+        return {"line": line, "setting": "s", "seed": seed, "all_classes": value}
+
+    rows = [row(DEFAULT, seed, 80.0 + seed) for seed in (1, 2, 3)] + [
+        row("ridge/base", seed, 79.0) for seed in (1, 2, 3)
+    ]
+    (line,) = photographs_table(rows).rows
+    assert line[:3] == ("s", "82.0 ± 1.0", "79.0 ± 0.0") and line[-1] == "+3.0 ± 2.5"
+    assert photographs_table([row(DEFAULT, 1, 80.0)]).rows[0][-1] == "—"
