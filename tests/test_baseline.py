@@ -45,10 +45,11 @@ START = {  # what version 0.1 had no key for, where a method has another start s
     "coda": ("head.init=uniform",),
     "inflora": ("head.init=uniform", "inflora.view=test"),
 }
+BY_TASK = ("ridge.strength_from=all",)  # a random fifth of each task, where recipes for own images have another rule
 RUNS: dict[str, tuple[str, ...]] = {
     "simplecil": ("simplecil/base",),
-    "ridge": ("ridge/base",),
-    "ridge projected": ("ridge/base", "ridge.projection=64", "ridge.budget=null"),
+    "ridge": ("ridge/base", *BY_TASK),
+    "ridge projected": ("ridge/base", "ridge.projection=64", "ridge.budget=null", *BY_TASK),
     "classifier fo": ("classifier-fo/base", *HEAD),
     "classifier zo": ("classifier-zo/base", *HEAD),
     "adapter fo": ("adapter-fo/base", *BOTH),
@@ -58,7 +59,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "adapter hybrid, per image": ("zofc/base", *BOTH, "optimize.peft.per=image", "optimize.peft.queries=1"),
     "adapter hybrid, one-sided, stacked": ("zofc/base", *BOTH, "optimize.peft.estimator=one_sided",
                                            "optimize.peft.chunk=3", "optimize.peft.micro_batch=3"),
-    "adapter hybrid, ridge readout": ("zofc/base", *BOTH, "method.readout=ridge"),
+    "adapter hybrid, ridge readout": ("zofc/base", *BOTH, "method.readout=ridge", *BY_TASK),
     "adapter hybrid, prototypes": ("zofc/base", *BOTH, "method.prototypes=true"),
     "adapter hybrid, lora": ("zofc/base", *BOTH, "peft.kind=lora"),
     "adapter hybrid, prefix": ("zofc/base", *BOTH, "peft.kind=prefix"),

@@ -526,6 +526,7 @@ def test_ridge_regression_trains_nothing(setting: str) -> None:
         "budget": 64_000_000,
         "fallback": False,
         "strength_from": "all",
+        "keep_features": 256_000_000,
     }
     assert recipe_presets(f"ridge/{setting}") == ["paper", "controlled"]
 

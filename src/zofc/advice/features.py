@@ -76,6 +76,13 @@ def affordable(model: IncrementalModel, source: Source, seconds: float) -> int:
     return min(int(counts.max()), max([FEWEST, *steps]))  # few sizes, so that the cache is found again
 
 
+def clear_cached_features() -> None:
+    """Remove all features: which images they are of is not recorded."""
+    for path in _folder().glob("*.npz"):
+        with suppress(OSError):
+            path.unlink()
+
+
 def _folder() -> Path:
     return cache_folder().parent / "features"
 

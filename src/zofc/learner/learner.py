@@ -9,7 +9,8 @@ learner.save("my_model"); learner = zofc.load("my_model")
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import active_count
 from typing import overload
@@ -20,11 +21,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from zofc.advice.choice import choose_recipe
+from zofc.advice.features import clear_cached_features
 from zofc.data import ImageSet
 from zofc.data.source import Images
 from zofc.errors import DataError, RunError
 from zofc.learner.answers import Evaluation, Prediction, evaluate_answers
 from zofc.learner.given_images import GivenImages, OneOrMore, list_images
+from zofc.learner.teaching import (
+    divide_lesson,
+    include_images,
+    recalibrate,
+    remove_classes,
+    require_closed_form,
+)
 from zofc.plugins import load_plugin
 from zofc.recipe import Recipe, change_recipe, load_recipe
 from zofc.runfolder import Run, new_run, open_run
@@ -88,26 +97,78 @@ class Learner:
         return np.array(self.classes, np.str_)
 
     def learn(self, task: str | Mapping[str, OneOrMore]) -> None:
-        """Learn new classes: a source such as `folder:PATH` (all its training images), or images by class name.
+        """Learn classes: a source such as `folder:PATH` (all its training images), or images by class name.
 
-        If it fails or is interrupted, nothing has been learned of the task.
+        New classes are a task of their own. More images of classes already learned are included exactly where the
+        readout is in closed form (`ridge/base`, `zo-ridge/base`, `simplecil/base`), and are refused elsewhere. If it
+        fails or is interrupted, nothing has been learned.
         """
         names, images = self._open(task)
-        known = sorted(set(names) & set(self.classes))
-        if known:
-            raise DataError(f"already learned: {', '.join(known[:5])}; a task brings new classes")
-        type(self.model.method).check(self.recipe, [len(names)], len(self.model.tasks))
-        images = images.relabel(images.labels + len(self.classes))
-        loader = self.model.loader(images, threads=active_count() > 1)
+        if known := [name for name in names if name in self.classes]:
+            require_closed_form(self.model, known)
+        more, new, images = divide_lesson(names, images, self.classes)
+        if new:
+            type(self.model.method).check(self.recipe, [len(new)], len(self.model.tasks))
+        threads = active_count() > 1
+        training: TaskTraining | None = None
         with self.model.all_or_nothing():
-            self.model.extend(names)
-            training = TaskTraining(self.model, loader, self.events, len(self.model.tasks))
-            training.begin()
-            for _ in training.run():
-                pass
-            training.end()
-            training.calibrate()
-        training.check()
+            if new:
+                self.model.extend(new)
+                loader = self.model.loader(images, threads=threads)
+                training = TaskTraining(self.model, loader, self.events, len(self.model.tasks))
+                self._train(training)
+            if known and (text := include_images(self.model, self.model.loader(more, threads=threads))):
+                self._notice(text)
+            recalibrate(self.model)
+        if training is not None:
+            training.check()
+
+    def _train(self, training: TaskTraining) -> None:
+        training.begin()
+        for _ in training.run():
+            pass
+        training.end()
+        training.calibrate()
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a class another name. Its images, statistics and measured accuracies stay."""
+        self._require_known([old])
+        if not new or new in self.classes:
+            raise DataError(f"'{new}' is {'the name of another class' if new else 'no name'}; choose another")
+        self._edit_names(lambda name: new if name == old else name)
+
+    def forget(self, *names: str) -> None:
+        """Forget classes: they are never answered again, and the others move up in `classes`.
+
+        Where the readout is in closed form, the rest is as if they had never been learned; what an adapter learned from
+        their images stays in it, and an event says so. Features that `zofc recommend` had cached are removed. Saved
+        copies still know the classes: save this one in their place, or delete them. Measured accuracies stay.
+        """
+        gone = list(dict.fromkeys(names))
+        self._require_known(gone)
+        if len(gone) == len(self.classes):
+            raise DataError("at least one class must stay; for none, start a new Learner")
+        if text := remove_classes(self.model, gone):
+            self._notice(text)
+        self._edit_names(lambda name: None if name in gone else name)
+        clear_cached_features()
+
+    def _require_known(self, names: Sequence[str]) -> None:
+        unknown = [name for name in names if name not in self.classes]
+        if unknown or not names:
+            learned = ", ".join(self.classes[:10]) or "nothing"
+            raise DataError(f"never learned: {', '.join(unknown[:5]) or 'no class is named'}; learned: {learned}")
+
+    def _edit_names(self, edit: Callable[[str], str | None]) -> None:
+        """Change class names, or leave out those that become None, wherever they are."""
+        self.model.classes = [name for old in self.model.classes if (name := edit(old))]
+        history = self.history
+        self.history = replace(
+            history,
+            classes=list(self.model.classes),
+            tasks=[(task.start, task.stop) for task in self.model.tasks],
+            groups=[[name for old in group if (name := edit(old))] for group in history.groups],
+        )
 
     @overload
     def predict(self, images: OneOrMore, top: int = 1, reject: None = None) -> list[list[Prediction]]: ...
@@ -204,7 +265,14 @@ class Learner:
             run.write_metrics({"finished": True, "saved": True, "tasks": done, "tasks_total": done})
 
     @classmethod
-    def load(cls, path: str | Path, device: str | None = None, plugins: Sequence[str | Path] = ()) -> Learner:
+    def load(
+        cls,
+        path: str | Path,
+        device: str | None = None,
+        plugins: Sequence[str | Path] = (),
+        overrides: Sequence[str] = (),
+        listeners: Sequence[Listener] = (),
+    ) -> Learner:
         """The model of a run folder. Plug-ins that it needs are Python files given here, or modules imported before."""
         for file in plugins:
             load_plugin(file)
@@ -216,7 +284,8 @@ class Learner:
         progress = checkpoint.progress
         if progress.done < len(progress.tasks):
             raise RunError(f"{path} was stopped inside task {progress.done + 1}; finish it: zofc run --resume {path}")
-        learner = cls(run.recipe, f"training.device={device}" if device else ())
+        on_device = [f"training.device={device}"] if device else []
+        learner = cls(run.recipe, [*overrides, *on_device], listeners)
         run.check_weights(learner.model.backbone.checksum)
         learner.model.restore(progress.classes, progress.tasks, checkpoint.method, progress.calibration)
         learner.history = progress

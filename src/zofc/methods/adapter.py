@@ -4,7 +4,7 @@ adapter moved by zeroth-order steps and the classifier by first-order ones it is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -77,15 +77,27 @@ class AdapterClassifier(Classifier):
         alone = np.setdiff1d(labels, labels[trained])  # classes of which all images would be held back
         return np.sort(held[~np.isin(labels[held], alone)])
 
-    def regress(self, batches: Batches, extract: Callable[[Tensor], Tensor]) -> str | None:
+    def regress(self, batches: Batches, extract: Callable[[Tensor], Tensor], trained: bool = True) -> str | None:
         if self.fallback is None:
-            return super().regress(batches, extract)
+            return super().regress(batches, extract, trained)
         both, labels = self.all_features(
-            batches, lambda images: torch.stack([extract(images), self.backbone.features(images)], dim=1)
+            batches,
+            self.fixed_batches(lambda images: torch.stack([extract(images), self.backbone.features(images)], dim=1)),
         )
-        held = self.held_back(labels.cpu().numpy())
-        unseen = torch.from_numpy(held) if len(held) else torch.arange(len(labels))
+        held = self.held_back(labels.cpu().numpy()) if trained else ()
+        unseen = torch.as_tensor(held) if len(held) else torch.arange(len(labels))
         return self.fallback.learn(both, labels, lambda: held_out_stream(self), unseen)
+
+    def remove_classes(self, gone: Sequence[int]) -> None:
+        super().remove_classes(gone)
+        if self.fallback is not None:
+            self.fallback.recount()
+
+    @property
+    def left_out(self) -> CalibrationSample | None:
+        if self.fallback is None:
+            return super().left_out
+        return self.fallback.chosen.left_out if self.fallback.chosen.left_out_of_all else None
 
     def calibration_sample(self, batches: Batches, counts: Tensor) -> CalibrationSample:
         left_out = None if self.fallback is None else self.fallback.chosen.left_out

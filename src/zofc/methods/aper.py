@@ -31,6 +31,10 @@ class Aper(AdapterClassifier):
         self.means = CosineHead(2 * backbone.width)
         self.ridge = self.make_ridge(2 * backbone.width)
 
+    @property
+    def mean_width(self) -> int:
+        return 2 * self.backbone.width
+
     @classmethod
     def check(cls, recipe: Recipe, task_sizes: Sequence[int], learned: int = 0) -> None:
         super().check(recipe, task_sizes[: max(0, 1 - learned)], learned)  # only the first task is trained
@@ -40,8 +44,9 @@ class Aper(AdapterClassifier):
             Classifier.extend(self, classes)  # the classifier that trains the adapter, dropped after the task
         else:
             Method.extend(self, classes)
-            if self.ridge is not None:
-                self.ridge.grow(len(classes))
+            for part in (self.ridge, self.sums):
+                if part is not None:
+                    part.grow(len(classes))
         self.means.grow(len(classes), self.generator("means", len(self.tasks) - 1), self.device)
 
     def groups(self) -> dict[str, dict[str, Tensor]]:
@@ -51,13 +56,25 @@ class Aper(AdapterClassifier):
         return super().begin_task(batches) if len(self.tasks) == 1 else None
 
     def end_task(self, batches: Batches) -> str | None:
-        self.means.set_rows(len(self.tasks) - 1, self.class_means(batches, self.tasks[-1], self.embed))
+        self.average(batches, self.tasks[-1])
         return self.regress(batches, self.embed)
+
+    @classmethod
+    def keeps_means(cls, recipe: Recipe) -> bool:
+        return True
+
+    def include(self, batches: Batches) -> str | None:
+        self.average(batches, range(0))
+        return self.regress(batches, self.embed, trained=False)
+
+    def average(self, batches: Batches, new: range) -> None:
+        if self.sums is not None:
+            self.add_to_means(self.sums, self.means, batches, self.embed, new)
 
     def calibration_sample(self, batches: Batches, counts: Tensor) -> CalibrationSample:
         if self.ridge is not None and self.ridge.left_out is not None:
             return self.ridge.left_out
-        return self.means_left_out(self.means, batches, counts, self.embed)
+        return self.means_left_out(self.means, batches, counts if self.sums is None else self.sums.counts, self.embed)
 
     @torch.no_grad()
     def embed(self, images: Tensor) -> Tensor:

@@ -16,16 +16,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from zofc import seeds
-from zofc.errors import DataError, RecipeError, nearest
+from zofc.errors import DataError, RecipeError, RunError, nearest
 from zofc.model.backbone import Backbone
-from zofc.model.heads import CosineHead
-from zofc.model.params import Moving
+from zofc.model.class_means import ClassMeans
+from zofc.model.heads import CosineHead, Head
+from zofc.model.params import Moving, Resizable
 from zofc.model.ridge import CalibrationSample, RidgeHead
 from zofc.plugins import Registry
 from zofc.recipe import METHOD_SECTIONS, Group, Recipe, Strict
 from zofc.seeds import Noise
 
 FROZEN = "frozen"  # an `embedding` that stays as it is
+FIXED_BATCH = 16  # images
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # the task's training images in `batches_in`, with labels
 
 
@@ -76,8 +78,10 @@ class Method(nn.Module):
 
     @property
     def blocks(self) -> list[range]:
-        """The classes that came together, once each: tasks, less those that bring known classes in a new domain."""
-        return list(dict.fromkeys(self.tasks))
+        """The classes that came together, once each: tasks, less those that bring known classes in a new domain. A
+        task whose classes were all removed stays."""
+        tasks = self.tasks
+        return [task for number, task in enumerate(tasks) if not task or task not in tasks[:number]]
 
     @property
     def block(self) -> int:
@@ -125,9 +129,35 @@ class Method(nn.Module):
         what of it is to be loaded."""
         state = dict(tensors)
         for name, module in self.named_modules():
-            if isinstance(module, RidgeHead):
+            if isinstance(module, Resizable):
                 module.adapt_state(f"{name}.", state)
         return state
+
+    # -- teaching over time --------------------------------------------------------------------------------------
+
+    @classmethod
+    def includes_images(cls, recipe: Recipe) -> bool:
+        """Whether `include` is possible: the answer is in closed form, so no image needs to be seen again."""
+        return False
+
+    def include(self, batches: Batches) -> str | None:
+        """Include further images of classes already learned, as if they had come with the first ones; may return a
+        notice for the user."""
+        raise TypeError(f"{type(self).__name__} cannot learn further images of a class")
+
+    def remove_classes(self, gone: Sequence[int]) -> None:
+        """Remove classes; those after them move up. What only their own rows or statistics hold is gone exactly."""
+        for module in self.modules():
+            if isinstance(module, Head | RidgeHead | ClassMeans):
+                module.remove(gone)
+        places = [sum(c not in gone for c in range(n)) for n in range(max(task.stop for task in self.tasks) + 1)]
+        self.tasks = [range(places[task.start], places[task.stop]) for task in self.tasks]
+
+    @property
+    def left_out(self) -> CalibrationSample | None:
+        """Scores (n, classes) and labels of images of every class, each as if it had not been learned, where they are
+        known from the last task."""
+        return None
 
     # -- the loss, evaluable anywhere ----------------------------------------------------------------------------
 
@@ -199,6 +229,38 @@ class Method(nn.Module):
             raise DataError("a task has no training images")
         features, labels = zip(*pairs, strict=True)
         return torch.cat(features), torch.cat(labels)
+
+    def fixed_batches(self, extract: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """`extract` on batches of a fixed size, filled up, if the recipe asks for it: rounding depends on the size of a
+        batch, and so it does not depend on how images are divided into tasks."""
+
+        def fixed(images: Tensor) -> Tensor:
+            parts = []
+            for some in torch.split(images, FIXED_BATCH):
+                filled = torch.cat([some, some[-1:].expand(FIXED_BATCH - len(some), *some.shape[1:])])
+                parts.append(extract(filled)[: len(some)])
+            return torch.cat(parts)
+
+        wanted = self.recipe.training.fixed_batches and not self.answers_together
+        return fixed if wanted else extract
+
+    @torch.no_grad()
+    def add_to_means(
+        self, means: ClassMeans, head: CosineHead, batches: Batches, extract: Callable[[Tensor], Tensor], new: range
+    ) -> None:
+        """Include images of `new` classes and of others in the sums of their features, and set rows to the means."""
+        extract, before = self.fixed_batches(extract), means.counts.clone()
+        for images, labels in batches():
+            means.add(extract(images), labels)
+        if not bool((means.counts[new.start : new.stop] > 0).all()):
+            raise DataError("a class has no training images to take the mean of")
+        before[new.start : new.stop] = 1
+        if bool(((means.counts > 0) & (before == 0)).any()):
+            raise RunError(
+                "an earlier version of zofc learned this class and kept no count of its images: more of them cannot be "
+                "included. Train anew with all images"
+            )
+        head.set_means(means.rows(), means.counts > 0)
 
     @torch.no_grad()
     def means_left_out(

@@ -15,6 +15,7 @@ from zofc.errors import RecipeError
 from zofc.methods.base import FROZEN, Batches, Method, method
 from zofc.methods.ridge import RidgeSettings, held_out_stream, make_ridge_head
 from zofc.model.backbone import Backbone
+from zofc.model.class_means import ClassMeans
 from zofc.model.heads import HEADS, CosineHead
 from zofc.model.params import Moving, under
 from zofc.model.ridge import CalibrationSample, RidgeHead
@@ -34,6 +35,17 @@ class Classifier(Method):
         self.head = HEADS[recipe.head.kind](backbone.width, self.head_init(recipe)).to(backbone.device)
         self.start_scale()
         self.ridge = self.make_ridge(backbone.width)
+        self.sums = ClassMeans(self.mean_width) if self.keeps_means(recipe) else None
+
+    @property
+    def mean_width(self) -> int:
+        """How many numbers the mean of a class has."""
+        return self.backbone.width
+
+    @classmethod
+    def keeps_means(cls, recipe: Recipe) -> bool:
+        """Whether the rows of all classes are the means of their features."""
+        return recipe.method.prototypes
 
     def make_ridge(self, width: int) -> RidgeHead | None:
         """The regression that answers in place of the rows, if the recipe asks for it."""
@@ -79,12 +91,13 @@ class Classifier(Method):
         return recipe.method.readout == "ridge" or recipe.method.prototypes or recipe.head.init == "means"
 
     def extend(self, classes: range) -> None:
-        known = classes in self.tasks  # the same classes in a new domain share, and go on training, their rows
+        known = bool(classes) and classes in self.tasks  # in a new domain; they share, and go on training, their rows
         super().extend(classes)
         if not known:
             self.head.grow(len(classes), self.generator("head", self.block), self.device)
-            if self.ridge is not None:
-                self.ridge.grow(len(classes))
+            for part in (self.ridge, self.sums):
+                if part is not None:
+                    part.grow(len(classes))
         if self.recipe.method.prototypes:
             self.start_scale()  # the classifier is a temporary one, fresh in each task
 
@@ -117,14 +130,33 @@ class Classifier(Method):
         return f"task {len(self.tasks)} has one class: its loss is constant, so it takes a prototype row untrained"
 
     def end_task(self, batches: Batches) -> str | None:
-        if self.single or self.recipe.method.prototypes:
+        if self.sums is None and self.single:
             self.head.set_rows(self.block, self.class_means(batches, self.tasks[-1], self.extract))
+        self.average(batches, self.tasks[-1])
         return self.regress(batches, self.extract)
 
-    def regress(self, batches: Batches, extract: Callable[[Tensor], Tensor]) -> str | None:
-        """Include the task in the regression, if there is one; may return a notice for the user."""
+    @classmethod
+    def includes_images(cls, recipe: Recipe) -> bool:
+        return recipe.method.readout == "ridge" or cls.keeps_means(recipe)
+
+    def include(self, batches: Batches) -> str | None:
+        self.average(batches, range(0))
+        return self.regress(batches, self.extract, trained=False)
+
+    def average(self, batches: Batches, new: range) -> None:
+        """Include images, those of `new` classes among them, in the class means, if the rows are means."""
+        if self.sums is not None and isinstance(self.head, CosineHead):
+            self.add_to_means(self.sums, self.head, batches, self.extract, new)
+
+    @property
+    def left_out(self) -> CalibrationSample | None:
+        return self.ridge.left_out if self.ridge is not None and self.ridge.left_out_of_all else None
+
+    def regress(self, batches: Batches, extract: Callable[[Tensor], Tensor], trained: bool = True) -> str | None:
+        """Include images in the regression, if there is one, after a task that `trained` on them or not; may return a
+        notice for the user."""
         if self.ridge is not None:
-            features, labels = self.all_features(batches, extract)
+            features, labels = self.all_features(batches, self.fixed_batches(extract))
             self.ridge.learn(features, labels, held_out_stream(self))
         return None
 
@@ -157,6 +189,7 @@ class Classifier(Method):
         if self.ridge is not None and self.ridge.left_out is not None:
             return self.ridge.left_out
         head, means = self.head, self.single or self.recipe.method.prototypes
+        counts = counts if self.sums is None else self.sums.counts
         if means and isinstance(head, CosineHead):
             return self.means_left_out(head, batches, counts, self.extract)
         return super().calibration_sample(batches, counts)

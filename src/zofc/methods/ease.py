@@ -6,6 +6,7 @@ synthesised from the later classes: as similar as it is to them in its own subsp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import torch
@@ -90,6 +91,19 @@ class Ease(Classifier):
     def end_task(self, batches: Batches) -> None:
         means = self.class_means(batches, self.tasks[-1], lambda images: self.subspaces(images).flatten(1))
         self.means[-1].copy_(means.view(self.means[-1].shape))
+        self.known = None
+
+    @classmethod
+    def keeps_means(cls, recipe: Recipe) -> bool:
+        return False  # those of later subspaces are synthesised
+
+    def remove_classes(self, gone: Sequence[int]) -> None:
+        start = 0
+        for task, rows in enumerate(self.means):
+            stay = [i for i in range(len(rows)) if start + i not in gone]
+            start += len(rows)
+            self.means[task] = frozen(rows[torch.tensor(stay, dtype=torch.int64, device=rows.device)])
+        super().remove_classes(gone)
         self.known = None
 
     def prototypes(self) -> Tensor:

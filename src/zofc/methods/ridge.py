@@ -11,6 +11,7 @@ from torch import Tensor
 from zofc import seeds
 from zofc.methods.base import FROZEN, Batches, Method, method
 from zofc.model.backbone import Backbone
+from zofc.model.image_ridge import ImageRidge
 from zofc.model.ridge import CalibrationSample, RidgeHead, draw_projection
 from zofc.recipe import Positive, Recipe, Strict
 
@@ -28,8 +29,13 @@ class RidgeSettings(Strict):
         description="also regress from the frozen features, which answer where they do better on images that the "
         "adapter was not trained on; a fifth of a task's images is held back for that",
     )
-    strength_from: Literal["all", "task"] = Field(
-        "all", description="tasks whose statistics λ is chosen with; task: the current one alone, as in RanPAC"
+    strength_from: Literal["all", "task", "images"] = Field(
+        "all",
+        description="what λ is chosen with: all tasks so far; the current task alone, as in RanPAC; or all images, by "
+        "a rule that does not depend on how they were divided into tasks, with their features kept",
+    )
+    keep_features: Annotated[int, Field(ge=1_000_000)] = Field(
+        256_000_000, description="bytes for the features that strength_from=images keeps; beyond, no class is removed"
     )
 
 
@@ -40,7 +46,10 @@ def make_ridge_head(method: Method, width: int) -> RidgeHead:
     def draw(size: int) -> Tensor:
         return draw_projection(width, size, settings.orthogonal, method.generator("projection"))
 
-    head = RidgeHead(width, settings.projection, settings.budget, draw, method.device)
+    shape = width, settings.projection, settings.budget, draw, method.device
+    if settings.strength_from == "images":
+        return ImageRidge(*shape, settings.keep_features)
+    head = RidgeHead(*shape)
     head.strength_from = settings.strength_from
     return head
 
@@ -64,8 +73,19 @@ class Ridge(Method):
         super().extend(classes)
 
     def end_task(self, batches: Batches) -> None:
-        features, labels = self.all_features(batches, self.backbone.features)
+        features, labels = self.all_features(batches, self.fixed_batches(self.backbone.features))
         self.head.learn(features, labels, held_out_stream(self))
+
+    @classmethod
+    def includes_images(cls, recipe: Recipe) -> bool:
+        return True
+
+    def include(self, batches: Batches) -> None:
+        self.end_task(batches)
+
+    @property
+    def left_out(self) -> CalibrationSample | None:
+        return self.head.left_out if self.head.left_out_of_all else None
 
     def calibration_sample(self, batches: Batches, counts: Tensor) -> CalibrationSample:
         return self.head.left_out or super().calibration_sample(batches, counts)

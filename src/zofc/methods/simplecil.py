@@ -10,6 +10,7 @@ from torch import Tensor
 from zofc.errors import RecipeError
 from zofc.methods.base import FROZEN, Batches, Method, method
 from zofc.model.backbone import Backbone
+from zofc.model.class_means import ClassMeans
 from zofc.model.heads import CosineHead
 from zofc.model.ridge import CalibrationSample
 from zofc.recipe import Recipe
@@ -24,6 +25,7 @@ class SimpleCIL(Method):
     def __init__(self, backbone: Backbone, recipe: Recipe) -> None:
         super().__init__(backbone, recipe)
         self.head = CosineHead(backbone.width)
+        self.means = ClassMeans(backbone.width)
 
     @classmethod
     def check(cls, recipe: Recipe, task_sizes: Sequence[int], learned: int = 0) -> None:
@@ -33,14 +35,21 @@ class SimpleCIL(Method):
 
     def extend(self, classes: range) -> None:
         super().extend(classes)
+        self.means.grow(len(classes))
         self.head.grow(len(classes), self.generator("head", len(self.tasks) - 1), self.device)
 
     def end_task(self, batches: Batches) -> None:
-        means = self.class_means(batches, self.tasks[-1], self.backbone.features)
-        self.head.set_rows(len(self.tasks) - 1, means)
+        self.add_to_means(self.means, self.head, batches, self.backbone.features, self.tasks[-1])
+
+    @classmethod
+    def includes_images(cls, recipe: Recipe) -> bool:
+        return True
+
+    def include(self, batches: Batches) -> None:
+        self.add_to_means(self.means, self.head, batches, self.backbone.features, range(0))
 
     def calibration_sample(self, batches: Batches, counts: Tensor) -> CalibrationSample:
-        return self.means_left_out(self.head, batches, counts, self.backbone.features)
+        return self.means_left_out(self.head, batches, self.means.counts, self.backbone.features)
 
     @property
     def embedding(self) -> str:

@@ -64,6 +64,18 @@ class Head(nn.Module):
         """Replace the rows of a task."""
         self.rows[task].copy_(rows)
 
+    def remove(self, gone: Sequence[int]) -> None:
+        """Drop the rows of these classes; a task whose classes are all gone keeps a tensor without rows."""
+        start = 0
+        for task, rows in enumerate(self.rows):
+            stay = [i for i in range(len(rows)) if start + i not in gone]
+            start += len(rows)
+            self.keep_rows(task, torch.tensor(stay, dtype=torch.int64, device=rows.device))
+
+    def keep_rows(self, task: int, stay: Tensor) -> None:
+        """Keep these rows of a task alone."""
+        self.rows[task] = frozen(self.rows[task][stay])
+
     def gather(self, moving: Moving, name: str, tasks: Sequence[int], like: Tensor) -> Tensor:
         """One tensor over `tasks` from `name.<task>`, moving ones in place of our own."""
         own = getattr(self, name)
@@ -92,6 +104,12 @@ class CosineHead(Head):
         rows = F.normalize(self.gather(moving, "rows", tasks, features), dim=-1)  # (..., classes, width)
         sigma = alike(moving.get("sigma", self.sigma), features)
         return sigma[..., None, None] * (F.normalize(features, dim=-1) @ rows.mT)
+
+    def set_means(self, means: Tensor, known: Tensor) -> None:
+        """Replace rows by class means (classes, width) where `known` (classes,)."""
+        sizes = [len(own) for own in self.rows]
+        for own, new, which in zip(self.rows, torch.split(means, sizes), torch.split(known, sizes), strict=True):
+            own[which.to(own.device)] = new[which].to(own)
 
     def logits_left_out(self, features: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
         """Scores of the images whose class means the rows are, each as if it were not among the `counts` (classes,)
@@ -125,6 +143,11 @@ class LinearHead(Head):
     def moving_names(self, tasks: Sequence[int]) -> list[str]:
         """The rows and biases of these tasks."""
         return [*super().moving_names(tasks), *(f"bias.{task}" for task in tasks)]
+
+    def keep_rows(self, task: int, stay: Tensor) -> None:
+        """Keep these rows and biases of a task alone."""
+        super().keep_rows(task, stay)
+        self.bias[task] = frozen(self.bias[task][stay])
 
     def score(self, moving: Moving, features: Tensor, tasks: Sequence[int]) -> Tensor:
         """Inner product of features and rows, plus the bias."""

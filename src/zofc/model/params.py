@@ -6,6 +6,7 @@ A moving tensor may carry one leading query axis: `linear` and the heads evaluat
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -56,3 +57,15 @@ def dropout(x: Tensor, share: float, noise: Noise | None, layer: int) -> Tensor:
         return x
     kept = noise.uniform(x.shape, layer, x.device) >= share
     return x * kept / (1 - share)
+
+
+class Resizable(nn.Module):
+    """A module with buffers whose shapes depend on the images that it has learned."""
+
+    resizable: ClassVar[tuple[str, ...]] = ()
+
+    def adapt_state(self, prefix: str, state: dict[str, Tensor]) -> None:
+        """Take on the shapes of a saved state; what an earlier version did not save stays as it is."""
+        for name in self.resizable:
+            own: Tensor = getattr(self, name)
+            setattr(self, name, own.new_zeros(state.setdefault(f"{prefix}{name}", own).shape))

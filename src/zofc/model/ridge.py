@@ -10,15 +10,16 @@ below the largest eigenvalues.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from zofc.errors import DataError, RecipeError
+from zofc.errors import DataError, RecipeError, RunError
+from zofc.model.params import Resizable
 
 BYTES = 8  # of a number in a matrix
 RIDGE_STRENGTHS = tuple(10.0**power for power in range(-8, 10))
@@ -133,9 +134,10 @@ def held_out(images: int, rng: np.random.Generator) -> NDArray[np.int64]:
     return rng.permutation(images)[: images // HELD_OUT]
 
 
-class RidgeHead(nn.Module):
+class RidgeHead(Resizable):
     """The statistics of all images, the chosen strength and the solution. `draw` makes a projection of a width."""
 
+    resizable: ClassVar[tuple[str, ...]] = ("features", "labels", "gram", "sums", "weights")
     projection: Tensor | None
     features: Tensor  # (images, width), while the regression is solved from the images
     labels: Tensor
@@ -187,10 +189,7 @@ class RidgeHead(nn.Module):
         """Take on the shapes of a saved state, which depend on the number of images, and leave out of it what version
         0.1 saved too."""
         state.pop(f"{prefix}projection", None)
-        for name in ("features", "labels"):  # of a run of version 0.1, which has none
-            state.setdefault(f"{prefix}{name}", getattr(self, name))
-        for name in ("features", "labels", "gram", "sums", "weights"):
-            setattr(self, name, getattr(self, name).new_zeros(state[f"{prefix}{name}"].shape))
+        super().adapt_state(prefix, state)
         self._project()
 
     def regress_from(self, features: Tensor) -> Tensor:
@@ -213,7 +212,11 @@ class RidgeHead(nn.Module):
         if self.by_images and len(self.labels) + len(labels) > self.most_images:
             self._keep_sums()
         if self.by_images:
-            return LeftOut(torch.arange(len(labels)), self._learn_by_images(features, labels))
+            known = len(self.labels)
+            self.features = torch.cat([self.features, features.to(self.features)])
+            self.labels = torch.cat([self.labels, labels.to(self.labels)])
+            scores = self._solve_by_images(0 if self.strength_from == "all" else known)
+            return LeftOut(torch.arange(len(labels)), scores[-len(labels) :])
         order = torch.from_numpy(rng.permutation(len(labels)))
         scores = self._learn_by_sums(features.cpu()[order], labels.cpu()[order])
         return LeftOut(order[: len(scores)], scores)
@@ -245,10 +248,8 @@ class RidgeHead(nn.Module):
         scores = targets - (targets - phi @ self.weights) / (1 - leverage)
         self.left_out = CalibrationSample(scores, labels, features)
 
-    def _learn_by_images(self, features: Tensor, labels: Tensor) -> Tensor:
-        known = 0 if self.strength_from == "all" else len(self.labels)
-        self.features = torch.cat([self.features, features.to(self.features)])
-        self.labels = torch.cat([self.labels, labels.to(self.labels)])
+    def _solve_by_images(self, known: int = 0) -> Tensor:
+        """The solution, λ chosen with the images after the first `known`, and the scores of those left out alone."""
         kernel = torch.zeros(len(self.labels), len(self.labels), dtype=torch.float64, device=self.gram.device)
         for phi in self._parts():
             kernel.addmm_(phi, phi.mT)
@@ -258,7 +259,7 @@ class RidgeHead(nn.Module):
         self.left_out = CalibrationSample(scores, self.labels[known:], self.features[known:])
         solution = solve(kernel, targets, float(self.strength))
         self.weights.copy_(torch.cat([phi.mT @ solution for phi in self._parts()]))
-        return scores[-len(labels) :]
+        return scores
 
     def _parts(self) -> Iterator[Tensor]:
         """Φ of the images, some columns at a time."""
@@ -274,6 +275,32 @@ class RidgeHead(nn.Module):
         self.sums, self.weights = (part.new_zeros(self.size, classes) for part in (self.sums, self.weights))
         self._project()
         self.add(self.gram, self.sums, features, labels)
+
+    @property
+    def left_out_of_all(self) -> bool:
+        """Whether `left_out` has images of every class, not of the current task alone."""
+        return self.by_images and self.strength_from == "all"
+
+    def remove(self, gone: Sequence[int]) -> None:
+        """Take the images of these classes out, exactly; refused where only sums over all classes are kept."""
+        if not self.by_images:
+            raise RunError(
+                "the regression keeps sums over all images, which those of one class cannot be taken out of; with "
+                "ridge.strength_from=images (as in ridge/base and zo-ridge/base) it keeps features too. To forget a "
+                "class of this model, train anew without its images"
+            )
+        self._drop(gone)
+        self._solve_by_images()
+
+    def _drop(self, gone: Sequence[int]) -> Tensor:
+        """Drop the images and columns of these classes; returns which of the images stay."""
+        away = torch.tensor(sorted(gone), device=self.labels.device)
+        stay = ~torch.isin(self.labels, away)
+        labels = self.labels[stay]
+        self.features, self.labels = self.features[stay], labels - torch.searchsorted(away, labels)
+        columns = torch.tensor([c for c in range(self.weights.shape[1]) if c not in gone], device=self.labels.device)
+        self.sums, self.weights = self.sums[:, columns], self.weights[:, columns]
+        return stay
 
     def scores(self, features: Tensor) -> Tensor:
         """Regression values (batch, classes)."""

@@ -31,8 +31,8 @@ ADDED_LATER: dict[str, dict[str, Any]] = {  # keys younger than version 0.1, wit
     "inflora": {"view": "test"},
     "l2p": {"init": "port"},
     "lae": {"frozen": None},
-    "ridge": {"strength_from": "all", "orthogonal": False, "fallback": False},
-    "training": {"cache": "auto", "check_adapter": True, "calibrate": True},
+    "ridge": {"strength_from": "all", "orthogonal": False, "fallback": False, "keep_features": 256_000_000},
+    "training": {"cache": "auto", "check_adapter": True, "calibrate": True, "fixed_batches": False},
 }
 ADDED_TO_GROUPS: dict[str, Any] = {"tasks": None, "length": "own"}  # the same, in every group of `optimize`
 
@@ -280,6 +280,11 @@ class TrainingSettings(Strict):
     )
     check_adapter: bool = Field(
         True, description="after each task, warn if its classes are told apart worse with the adapter than without"
+    )
+    fixed_batches: bool = Field(
+        False,
+        description="compute features of learned images in batches of 16, filled up, so that regressions and class "
+        "means do not depend on how images are divided into tasks",
     )
     calibrate: bool = Field(
         True, description="after each task, fit the temperature of probabilities on images of the task"

@@ -67,6 +67,15 @@ class IncrementalModel:
         typicality = {} if self.calibration is None else self.calibration[1].state()
         return self.method.state_dict() | {f"{TYPICALITY}{name}": value for name, value in typicality.items()}
 
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove classes; a task whose classes are all gone stays, without any."""
+        stay = [number for number, name in enumerate(self.classes) if name not in names]
+        self.method.remove_classes([self.classes.index(name) for name in names])
+        self.classes = [self.classes[number] for number in stay]
+        if self.calibration is not None:
+            self.calibration = self.calibration[0], self.calibration[1].of_classes(stay)
+        self._fits = None
+
     @property
     def calibration_state(self) -> dict[str, Any] | None:
         """What a checkpoint holds of the calibration."""

@@ -17,6 +17,7 @@ fall as classes are added, so those of earlier tasks' images are shifted to the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -44,6 +45,11 @@ class Typicality:
     def state(self) -> dict[str, Tensor]:
         """The tensors by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def of_classes(self, stay: Sequence[int]) -> Typicality:
+        """The statistics of some of the classes; what is over all images stays as it is."""
+        per_class = {name: getattr(self, name)[list(stay)] for name in ("means", "counts", "usual")}
+        return replace(self, **per_class)
 
     def confidence(self, scores: Tensor, features: Tensor) -> Tensor:
         """How likely images (n,) are of a learned class, by their scores (n, classes) and features (n, width)."""
