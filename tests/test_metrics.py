@@ -85,20 +85,21 @@ def test_nothing_is_defined_before_the_first_task_is_measured() -> None:
     assert set(metrics.summary(AccuracyMatrix((), (10, 10))).values()) == {None}
 
 
-def test_groups_without_test_images_are_left_out_of_every_mean() -> None:
+def test_groups_without_test_images_are_left_out_of_means_and_no_accuracy_is_of_all_classes() -> None:
     # Group 2 was never measured; group 1 lost its images before task 3 but keeps its count.
     matrix = AccuracyMatrix(((90.0,), (80.0, None), (None, None, 60.0)), (100, 0, 50))
     assert matrix.unmeasured == (0, 1)
-    assert metrics.final_average(matrix) == metrics.all_classes(matrix) == metrics.last_task(matrix) == 60.0
-    assert metrics.average_incremental(matrix) == pytest.approx((90 + 80 + 60) / 3)
+    assert metrics.final_average(matrix) == metrics.last_task(matrix) == 60.0
+    assert metrics.all_classes(matrix) is None
+    assert metrics.average_incremental(matrix) == 90.0  # after the first task alone all classes were measured
     assert metrics.forgetting(matrix) is None  # no old group has a final accuracy
     assert metrics.backward_transfer(matrix) is None
 
 
 def test_an_unmeasured_row_is_skipped_in_the_mean_over_time() -> None:
-    matrix = AccuracyMatrix(((None,), (None, 80.0), (None, 60.0, 100.0)), (0, 100, 100))
-    assert metrics.average_incremental(matrix) == 80.0
-    assert metrics.forgetting(matrix) == 20.0
+    matrix = AccuracyMatrix(((None,), (60.0, 80.0), (60.0, 60.0, 100.0)), (100, 100, 100))
+    assert metrics.average_incremental(matrix) == pytest.approx((70 + 220 / 3) / 2)
+    assert metrics.forgetting(matrix) == 10.0
 
 
 def test_backward_transfer_needs_the_accuracy_right_after_learning() -> None:

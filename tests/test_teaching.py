@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -12,14 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-import zofc
+import zofc as zofc_package
+from zofc.data.decode_cache import cache_folder
 from zofc.errors import DataError, RunError
 from zofc.model.class_means import ClassMeans
 from zofc.model.image_ridge import ImageRidge, content_keys
 from zofc.model.ridge import RidgeHead, draw_projection
 from zofc.recipe import Recipe
+from zofc.training.runs import start_run, train
 
 Make = Callable[..., Recipe]
+Call = Callable[..., tuple[int, str]]
 Pictures = list[np.ndarray]
 Lesson = Mapping[str, Pictures]
 FIRST = ("fox", "hare")
@@ -51,9 +55,9 @@ def pictures(kind: int, count: int, seed: int = 0) -> Pictures:
     return list((noise + 40 + stripes[None, :, None, None] * colour).clip(0, 255).astype(np.uint8))
 
 
-def learner_of(make: Make, name: str, *more: str) -> zofc.Learner:
+def learner_of(make: Make, name: str, *more: str) -> zofc_package.Learner:
     recipe, *overrides = RECIPES[name]
-    return zofc.Learner(make(recipe, "training.workers=0", "views.augment=none", *overrides, *more))
+    return zofc_package.Learner(make(recipe, "training.workers=0", "views.augment=none", *overrides, *more))
 
 
 def lessons() -> Iterator[tuple[str, Lesson | tuple[str, ...]]]:
@@ -86,7 +90,7 @@ def at_once() -> list[Lesson]:
     return [first, {**rest, "fox": fox}]
 
 
-def teach(learner: zofc.Learner) -> None:
+def teach(learner: zofc_package.Learner) -> None:
     for verb, what in lessons():
         if isinstance(what, Mapping):
             learner.learn(what)
@@ -130,7 +134,7 @@ def test_what_was_taught_is_saved_and_goes_on(name: str, tiny_recipe: Make, tmp_
     learner.forget("owl", "wolf")
     learner.learn({"toad": pictures(4, 4), "hare": pictures(1, 2, seed=5)})
     learner.save(tmp_path / "model")
-    loaded = zofc.load(tmp_path / "model")
+    loaded = zofc_package.load(tmp_path / "model")
     assert loaded.classes == learner.classes == ("fox", "hare", "toad")
     for one in (learner, loaded):
         one.learn({"fox": pictures(0, 2, seed=8), "newt": pictures(5, 3)})
@@ -140,7 +144,7 @@ def test_what_was_taught_is_saved_and_goes_on(name: str, tiny_recipe: Make, tmp_
 
 
 def test_recipes_that_train_rows_say_who_can_learn_more_images(tiny_recipe: Make) -> None:
-    learner = zofc.Learner(tiny_recipe("adapter-fo/base", "training.workers=0"))
+    learner = zofc_package.Learner(tiny_recipe("adapter-fo/base", "training.workers=0"))
     learner.learn({"fox": pictures(0, 4), "hare": pictures(1, 4)})
     before = learner.predict_proba(pictures(0, 2))
     with pytest.raises(DataError, match=r"already learned: fox; .*ridge/base.*new name"):
@@ -151,14 +155,14 @@ def test_recipes_that_train_rows_say_who_can_learn_more_images(tiny_recipe: Make
 @pytest.mark.parametrize("recipe", ["adapter-fo/base", "ease-fo/base", "l2p-fo/base", "aper-fo/base", "lae-fo/base"])
 def test_any_method_can_drop_a_class_from_its_answers(recipe: str, tiny_recipe: Make, tmp_path: Path) -> None:
     few = {"l2p-fo/base": ["l2p.pool=4", "l2p.length=1", "l2p.top=2"], "lae-fo/base": ["optimize.peft.start=0"]}
-    learner = zofc.Learner(tiny_recipe(recipe, "training.workers=0", *few.get(recipe, ())))
+    learner = zofc_package.Learner(tiny_recipe(recipe, "training.workers=0", *few.get(recipe, ())))
     learner.learn({"fox": pictures(0, 4), "hare": pictures(1, 4)})
     learner.learn({"owl": pictures(2, 4), "wolf": pictures(3, 4)})
     learner.forget("hare", "owl", "wolf")
     assert learner.classes == ("fox",)
     learner.learn({"toad": pictures(4, 4), "newt": pictures(5, 4)})
     learner.save(tmp_path / "model")
-    assert zofc.load(tmp_path / "model").predict_proba(pictures(0, 2)).shape == (2, 3)
+    assert zofc_package.load(tmp_path / "model").predict_proba(pictures(0, 2)).shape == (2, 3)
 
 
 def test_nothing_of_a_forgotten_class_is_left_in_the_folder(tiny_recipe: Make, tmp_path: Path) -> None:
@@ -315,3 +319,82 @@ def write_folder(folder: Path, lesson: Lesson) -> str:
         for number, pixels in enumerate(items):
             Image.fromarray(pixels).save(folder / name / f"{number}.png")
     return f"folder:{folder}"
+
+
+# -- the command line ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model(tiny_recipe: Make, tmp_path: Path) -> Path:
+    learner = learner_of(tiny_recipe, "ridge")
+    learner.learn({"fox": pictures(0, 6), "hare": pictures(1, 6)})
+    learner.save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_commands_teach_a_run_and_leave_it_as_it_is(zofc: Call, model: Path, tmp_path: Path) -> None:
+    before = contents(model)
+    source = write_folder(tmp_path / "more", {"fox": pictures(0, 3, seed=1), "owl": pictures(2, 4)})
+    code, said = zofc("learn", str(model), source, "training.threads=1", "-o", "taught")
+    assert code == 0 and "more images of 1 known classes: fox" in said and "which knows 3 classes" in said
+    code, said = zofc("rename", "taught", "fox", "red fox")
+    assert code == 0 and "taught-2" in said
+    code, said = zofc("forget", "taught-2", "hare", "-o", "rest")
+    assert code == 0 and "taught-2 still knows hare" in said and "rm -r taught-2" in said and "zofc cache clear" in said
+    taught = zofc_package.load("rest")
+    assert taught.classes == ("red fox", "owl") and int(taught.model.method.head.images) == 13
+    assert contents(model) == before
+    for words, message in (
+        (("forget", "rest", "hare", "-o", "none"), "never learned: hare; learned: red fox, owl"),
+        (("rename", "rest", "owl", "red fox", "-o", "none"), "is the name of another class"),
+        (("forget", "rest", "owl", "-o", "taught"), "taught is not empty"),
+        (("learn", "rest", source, "backbone.name=embedded"), "backbone.name: what was learned depends on it"),
+        (("learn", "rest", source, "more"), "expected KEY=VALUE, got 'more'"),
+    ):
+        code, said = zofc(*words)
+        assert code == 2 and message in said, said
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_run_extended_without_its_data_has_no_accuracy_of_all_classes(
+    zofc: Call, model: Path, tmp_path: Path
+) -> None:
+    source = write_folder(tmp_path / "new", {"owl": pictures(2, 5), "wolf": pictures(3, 5)})
+    (tmp_path / "new" / "owl" / "broken.png").write_bytes(b"not an image")
+    code, said = zofc("learn", str(model), source, "-o", "more")
+    assert code == 2 and "broken.png" in said and "With data.skip_broken=true they are left out" in said
+    code, said = zofc("learn", str(model), source, "data.skip_broken=true", "-o", "more")
+    assert code == 0, said
+    metrics = json.loads((tmp_path / "more" / "metrics.json").read_text())
+    assert metrics["all_classes"] is None and metrics["last_task"] is not None
+    code, said = zofc("show", "more")
+    assert code == 0 and "—" in said[said.index("all classes (%)") :].splitlines()[0]
+
+
+def test_features_that_were_cached_are_removed_with_a_class(tiny_recipe: Make, tmp_path: Path) -> None:
+    folder = cache_folder().parent / "features"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "sample.npz").write_bytes(b"features")
+    learner = learner_of(tiny_recipe, "ridge")
+    learner.learn({"fox": pictures(0, 4), "hare": pictures(1, 4)})
+    assert (folder / "sample.npz").exists()
+    learner.forget("fox")
+    assert not (folder / "sample.npz").exists()
+
+
+def test_what_a_run_had_measured_stays_after_forgetting(tiny_recipe: Make, tmp_path: Path) -> None:
+    run = start_run(tiny_recipe("ridge/base", "training.workers=0"), tmp_path)
+    train(run)
+    learner = zofc_package.load(run.path)
+    rows, (first, *others) = learner.history.rows, learner.classes
+    learner.forget(first)
+    learner.rename(others[0], "new")
+    learner.learn({"new": pictures(0, 3)})
+    learner.save(tmp_path / "model")
+    loaded = zofc_package.load(tmp_path / "model")
+    assert loaded.history.rows == rows and loaded.history.groups[0] == ["new"]
+    assert [len(group) for group in loaded.history.groups] == [1, 2, 2] == [len(task) for task in loaded.model.tasks]

@@ -5,9 +5,9 @@ of all classes seen by then; n_j is the number of those images. Task i brings gr
 entries. A joint run learns every group in one task and is measured on each: one row with all K entries.
 
 An entry is None where a group was not measured: it has no test images, or (a run taken up again with new
-classes) they are not at hand any more. Every mean runs over what was measured, and a metric without anything
-to average is None. A group that was measured once keeps its count, so that earlier rows keep their weights; a
-count of zero is for a group never measured.
+classes) they are not at hand any more. The accuracy on all classes is None where one group was not measured;
+every other mean runs over what was measured, and a metric without anything to average is None. A group that was
+measured once keeps its count, so that earlier rows keep their weights; a count of zero is for a group never measured.
 
 The paper uses two sets of definitions: those of its appendix A (`final_average`, `last_task`, `forgetting`)
 and those its released trainer logs and its tables print (`average_incremental`, `all_classes`, `forgetting`).
@@ -159,10 +159,11 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 def _over_images(row: Row, counts: Sequence[int]) -> float | None:
-    """Σ_j n_j A[j] / Σ_j n_j over the measured groups of one row."""
+    """Σ_j n_j A[j] / Σ_j n_j over the groups of one row, all of which must be measured."""
     pairs = [(accuracy, count) for accuracy, count in zip(row, counts, strict=False) if accuracy is not None]
     total = sum(count for _, count in pairs)
-    return math.fsum(accuracy * count for accuracy, count in pairs) / total if pairs else None
+    measured = pairs and len(pairs) == len(row)
+    return math.fsum(accuracy * count for accuracy, count in pairs) / total if measured else None
 
 
 def all_classes_over_time(matrix: AccuracyMatrix) -> tuple[float | None, ...]:
@@ -187,7 +188,8 @@ def forgetting_by_group(matrix: AccuracyMatrix, before_last: bool = False) -> tu
     "the last entry of the released trainer's top-1 curve; what the paper's tables print as last",
 )
 def all_classes(matrix: AccuracyMatrix) -> float | None:
-    """Accuracy over the test images of all classes seen, after the last task: Σ_j n_j A[K, j] / Σ_j n_j."""
+    """Accuracy over the test images of all classes seen, after the last task: Σ_j n_j A[K, j] / Σ_j n_j. Not
+    defined where a group was not measured."""
     return _over_images(matrix.last_row, matrix.counts)
 
 

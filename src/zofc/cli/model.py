@@ -1,4 +1,4 @@
-"""`zofc predict`, `learn` and `evaluate`: use the model of a finished run."""
+"""`zofc predict` and `evaluate`: use the model of a finished run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import typer
 from zofc.cli.application import (
     DeviceName,
     PluginFiles,
-    Quiet,
     RunPath,
     app,
     check_writable,
-    finish_runs,
     out,
     print_error,
     say,
@@ -105,25 +103,6 @@ def _readable(paths: list[Path]) -> tuple[list[Path], dict[str, ZofcError]]:
     readable = [file for file, fault in zip(files, faults, strict=True) if fault is None]
     broken = {str(file): fault for file, fault in zip(files, faults, strict=True) if fault is not None}
     return readable, errors | broken
-
-
-@app.command()
-def learn(
-    path: RunPath,
-    data: Annotated[str, typer.Argument(help="A source of new classes, e.g. folder:PATH.")],
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder of the extended run.")] = None,
-    quiet: Quiet = False,
-    plugin: PluginFiles = None,
-) -> None:
-    """Teach a finished run new classes; the result is a new run folder, the old one is unchanged."""
-    from zofc.report.progress import Display
-    from zofc.runfolder.run import page_in
-    from zofc.training.runs import extend_run, train
-
-    folder = extend_run(path, data, output)
-    train(folder, [Display(out, quiet)])
-    finish_runs([folder.path], page_in(folder.path))
-    say(f"extended run: {folder}")
 
 
 @app.command()

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zofc.errors import RunError, ZofcError
+from zofc.errors import RecipeError, RunError, ZofcError
 from zofc.methods import complete_recipe
-from zofc.recipe import Recipe
+from zofc.recipe import Recipe, change_recipe
 from zofc.runfolder import Run, create_run, new_run, open_run
 from zofc.runfolder.checkpoint import load_checkpoint, save_checkpoint
 from zofc.runfolder.identity import folder_for, recipe_differences, settings_digest
@@ -16,6 +16,8 @@ from zofc.runfolder.run import is_free
 from zofc.training.events import Listener
 from zofc.training.resolve import check_recipe, open_data, open_stream, require_plugins
 from zofc.training.trainer import Trainer
+
+LATER_SETTINGS = ("training.", "optimize.", "data.skip_broken")
 
 
 def start_run(recipe: Recipe, runs: Path, again: bool = False) -> Run:
@@ -68,7 +70,19 @@ def data_changed(run: Run) -> list[str]:
     return changes
 
 
-def extend_run(path: Path, source: str, output: Path | None = None) -> Run:
+def check_later_settings(overrides: Sequence[str]) -> Sequence[str]:
+    """Overrides of what a trained model goes on with, refused where they would change what it has learned."""
+    for override in overrides:
+        key = override.partition("=")[0]
+        if not key.startswith(LATER_SETTINGS):
+            raise RecipeError(
+                f"{key}: what was learned depends on it. When a run goes on, only training.*, optimize.* and "
+                "data.skip_broken can be changed"
+            )
+    return overrides
+
+
+def extend_run(path: Path, source: str, output: Path | None = None, overrides: Sequence[str] = ()) -> Run:
     """A new run that starts where a finished one ended and has the classes of `source` still to learn.
 
     The old run is left as it is: what was learned from is never lost.
@@ -78,7 +92,7 @@ def extend_run(path: Path, source: str, output: Path | None = None) -> Run:
     checkpoint = load_checkpoint(old)
     if not old.finished or checkpoint is None:
         raise RunError(f"{path} is not finished; continue it with: zofc run --resume {path}")
-    recipe = old.recipe
+    recipe = change_recipe(old.recipe, check_later_settings(overrides))
     if recipe.data.joint:
         raise RunError(f"{path} was trained on all classes jointly; it has no further tasks to learn")
     data = recipe.data.model_copy(update={"then": (*recipe.data.then, source)})
