@@ -235,11 +235,11 @@ def test_an_adapter_keeps_what_it_learned_and_says_so(tiny_recipe: Make) -> None
 WIDTH, CLASSES = 6, 3
 
 
-def head_of(projection: int, keep: int = 100_000) -> ImageRidge:
+def head_of(projection: int, keep: int = 100_000, budget: int = 3000) -> ImageRidge:
     def draw(size: int) -> torch.Tensor:
         return draw_projection(WIDTH, size, False, torch.Generator().manual_seed(0))
 
-    head = ImageRidge(WIDTH, projection, 3000, draw, torch.device("cpu"), keep)
+    head = ImageRidge(WIDTH, projection, budget, draw, torch.device("cpu"), keep)
     head.grow(CLASSES)
     return head
 
@@ -277,6 +277,20 @@ def test_more_images_than_there_is_room_for_leave_a_sample_by_content() -> None:
     assert torch.allclose(once.weights, often.weights, rtol=1e-9)
     with pytest.raises(RunError, match=r"features of 40 images of 90 are kept \(ridge.keep_features\)"):
         once.remove([1])
+
+
+def test_many_images_are_divided_as_freely() -> None:
+    """Where λ is chosen on a fifth of the images: by images, and by sums."""
+    rng = np.random.default_rng(0)
+    features, labels = torch.from_numpy(rng.normal(size=(600, WIDTH))).float(), torch.arange(600) % CLASSES
+    features += labels[:, None]
+    for projection, budget in ((700, 64_000_000), (0, 64_000_000), (64, 4_000)):
+        once, often = head_of(projection, budget=budget), head_of(projection, budget=budget)
+        once.learn(features, labels)
+        for part in np.array_split(rng.permutation(600), 3):
+            often.learn(features[part], labels[part])
+        assert once.by_images is (projection == 700) and once.strength == often.strength != 1
+        assert torch.equal(once.weights, often.weights) and once.left_out is not None
 
 
 def test_a_regression_by_images_forgets_under_every_rule() -> None:

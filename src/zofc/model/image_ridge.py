@@ -2,7 +2,7 @@
 
 Features of the images are kept, sorted by a hash of their content, so that everything computed from them is the same
 for every order of learning, and classes can be taken out again. λ is chosen by leaving out every image alone, or, where
-that takes too long, every image whose hash is a multiple of five. Of more images than there is room for, those with the
+that takes too long, those whose hash is a multiple of five. Of more images than there is room for, those with the
 smallest hashes stay: again a choice by content. Their sums are of all images, and no class can be taken out then.
 """
 
@@ -14,12 +14,13 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from zofc.errors import DataError, RunError
 from zofc.model.ridge import (
     HELD_OUT,
     MOST_LEFT_OUT,
+    CalibrationSample,
     LeftOut,
     RidgeHead,
     best_strength,
@@ -27,8 +28,10 @@ from zofc.model.ridge import (
     factorize,
 )
 
-MOST_ALONE = 2048  # images up to which each is left out alone, and sums are computed anew
+MOST_ALONE = 512  # images up to which λ is chosen by leaving each out alone
 MOST_HELD = 4096  # images that λ is chosen on beyond that
+LEAST_LEFT_OUT = 10  # images of each class that are scored as if they had not been learned, if there are so many
+MOST_SUMMED = 2048  # images up to which sums are computed anew, in the order of the hashes
 
 
 def content_keys(features: Tensor) -> Tensor:
@@ -90,7 +93,7 @@ class ImageRidge(RidgeHead):
         self.features = torch.cat([self.features, features])[order]
         self.labels = torch.cat([self.labels, labels])[order]
         self.images += len(labels)
-        if self.by_images or (self.complete and len(self.keys) <= MOST_ALONE):
+        if self.by_images or (self.complete and len(self.keys) <= MOST_SUMMED):
             self._compute_sums()
         else:
             self.add(self.gram, self.sums, features, labels)
@@ -128,20 +131,46 @@ class ImageRidge(RidgeHead):
     def _solve(self) -> LeftOut:
         """Choose λ and solve the regression."""
         if self.by_images:
-            self.held = LeftOut(torch.arange(len(self.labels)), self._solve_by_images())
+            few = len(self.keys) <= MOST_ALONE
+            scores = self._solve_by_images() if few else self._solve_many_images()
+            self.held = LeftOut(torch.arange(len(scores)), scores)
             return self.held
         alone = self.complete and len(self.keys) <= MOST_ALONE
         strength, self.held = self._leave_out_each() if alone else self._hold_out()
         self.strength.fill_(strength)
         factor = factorize(self.gram, strength)
         self.weights.copy_(torch.cholesky_solve(self.sums, factor))
-        self._leave_out(factor, self.features[:MOST_LEFT_OUT], self.labels[:MOST_LEFT_OUT])
+        some = self._some_of_each()
+        self._leave_out(factor, self.features[some], self.labels[some])
         return self.held
+
+    def _some_of_each(self) -> Tensor:
+        """Images of every class, those with the smallest hashes."""
+        most = max(MOST_LEFT_OUT // max(self.sums.shape[1], 1), LEAST_LEFT_OUT)
+        by_class = torch.argsort(self.labels, stable=True)
+        starts = self.labels.bincount(minlength=self.sums.shape[1]).cumsum(0).roll(1)
+        starts[0] = 0
+        place = torch.arange(len(by_class), device=by_class.device) - starts[self.labels[by_class]]
+        return by_class[place < most]
+
+    def _solve_many_images(self) -> Tensor:
+        """The solution by images, λ chosen on a fifth of them; the scores of every image left out alone are still cheap
+        for that λ."""
+        kernel, targets = self._kernel(), self._targets()
+        held = self.keys % HELD_OUT == 0
+        with_others = kernel[:, ~held]
+        strength, _ = best_strength(with_others[~held], targets[~held], with_others[held], self.labels[held])
+        self.strength.fill_(strength)
+        inverse = torch.cholesky_inverse(factorize(kernel, strength))
+        solution = inverse @ targets
+        scores = targets - solution / inverse.diagonal()[:, None]
+        self.left_out = CalibrationSample(scores, self.labels, self.features)
+        self._weigh(solution)
+        return scores
 
     def _leave_out_each(self) -> tuple[float, LeftOut]:
         phi = self.regress_from(self.features)
-        targets = nn.functional.one_hot(self.labels, self.sums.shape[1]).to(phi)
-        strength, scores = best_strength_by_images(phi @ phi.mT, targets)
+        strength, scores = best_strength_by_images(phi @ phi.mT, self._targets())
         return strength, LeftOut(torch.arange(len(scores)), scores)
 
     def _hold_out(self) -> tuple[float, LeftOut]:

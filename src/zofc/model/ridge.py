@@ -250,16 +250,27 @@ class RidgeHead(Resizable):
 
     def _solve_by_images(self, known: int = 0) -> Tensor:
         """The solution, λ chosen with the images after the first `known`, and the scores of those left out alone."""
-        kernel = torch.zeros(len(self.labels), len(self.labels), dtype=torch.float64, device=self.gram.device)
-        for phi in self._parts():
-            kernel.addmm_(phi, phi.mT)
-        targets = nn.functional.one_hot(self.labels, self.weights.shape[1]).to(kernel)
+        kernel, targets = self._kernel(), self._targets()
         strength, scores = best_strength_by_images(kernel[known:, known:], targets[known:])
         self.strength.fill_(strength)
         self.left_out = CalibrationSample(scores, self.labels[known:], self.features[known:])
-        solution = solve(kernel, targets, float(self.strength))
-        self.weights.copy_(torch.cat([phi.mT @ solution for phi in self._parts()]))
+        self._weigh(solve(kernel, targets, float(self.strength)))
         return scores
+
+    def _kernel(self) -> Tensor:
+        """ΦΦᵀ of the images, (images, images)."""
+        kernel = torch.zeros(len(self.labels), len(self.labels), dtype=torch.float64, device=self.gram.device)
+        for phi in self._parts():
+            kernel.addmm_(phi, phi.mT)
+        return kernel
+
+    def _targets(self) -> Tensor:
+        """Y of the images, (images, classes)."""
+        return nn.functional.one_hot(self.labels, self.weights.shape[1]).to(self.gram)
+
+    def _weigh(self, solution: Tensor) -> None:
+        """W = Φᵀ (ΦΦᵀ + λI)⁻¹ Y, given what follows Φᵀ."""
+        self.weights.copy_(torch.cat([phi.mT @ solution for phi in self._parts()]))
 
     def _parts(self) -> Iterator[Tensor]:
         """Φ of the images, some columns at a time."""
