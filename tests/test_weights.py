@@ -8,6 +8,7 @@ import json
 import shlex
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -488,7 +489,8 @@ def test_the_command_of_a_refusal_saves_the_weights(small: VisionTransformer, tm
     with pytest.raises(WeightsError, match=r"whole\.pth is a whole pickled model \(timm\.") as refusal:
         load(tmp_path / "whole.pth", architecture=SMALL)
     command = shlex.split(str(refusal.value)[str(refusal.value).index("python -c") :])
-    subprocess.run(command, cwd=tmp_path, check=True)
+    assert command[0] == "python"
+    subprocess.run([sys.executable, *command[1:]], cwd=tmp_path, check=True)
     assert_same(load(tmp_path / "whole.safetensors", architecture=SMALL), small)
 
 

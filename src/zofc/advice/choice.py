@@ -13,6 +13,7 @@ from zofc.data.source import SOURCES, kind_of
 from zofc.model.backbone import EMBEDDED, Backbone, load_backbone
 from zofc.model.catalog import CatalogEntry, backbones, is_downloaded
 from zofc.recipe import Recipe, load_recipe
+from zofc.runfolder import Run
 from zofc.training.device import pick_device
 from zofc.training.resolve import open_sources
 
@@ -40,7 +41,7 @@ def source_of(word: str) -> str | None:
     if SOURCES.knows(word.partition(":")[0]):
         return word
     path = Path(word).expanduser()
-    kind = None if (path / "recipe.yaml").exists() else kind_of(path)
+    kind = None if Run(path).exists else kind_of(path)
     return None if kind is None else f"{kind}:{word}"
 
 
