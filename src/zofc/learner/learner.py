@@ -188,16 +188,19 @@ class Learner:
             raise DataError(f"top: expected at least 1, got {top}")
         if reject is not None and not 0 < reject < 1:
             raise DataError(f"reject: expected a share between 0 and 1 of known images, such as 0.05, got {reject}")
-        images = list_images(images)
-        scores = self._scores(images)
+        known, images = None, list_images(images)
+        if reject is None or not images:
+            scores = self._scores(images)
+        else:
+            scores, features = self._scores_and_features(images)
+            known = self.model.is_known(scores, features, reject).tolist()
         best = self.model.probabilities(scores).topk(min(top, scores.shape[1]))
         answers = [
             [Prediction(self.classes[c], p) for c, p in zip(classes, chances, strict=True)]
             for classes, chances in zip(best.indices.tolist(), best.values.tolist(), strict=True)
         ]
-        if reject is None:
+        if known is None:
             return answers
-        known = self.model.is_known(scores, torch.from_numpy(self.embed(images)), reject).tolist()
         return [answer if among else None for answer, among in zip(answers, known, strict=True)]
 
     def predict_proba(self, images: OneOrMore) -> NDArray[np.float64]:
@@ -211,10 +214,20 @@ class Learner:
 
     def _scores(self, images: OneOrMore) -> Tensor:
         """Scores (images, classes) on the CPU."""
-        if not self.classes:
-            raise RunError("nothing has been learned yet")
+        self._require_classes()
         scores = [self.model.scores(batch).cpu() for batch in self._batches(images)]
         return torch.cat([torch.zeros(0, len(self.classes)), *scores])
+
+    def _scores_and_features(self, images: OneOrMore) -> tuple[Tensor, Tensor]:
+        """Scores (images, classes) and features (images, width), on the CPU."""
+        self._require_classes()
+        pairs = [self.model.scores_and_features(batch) for batch in self._batches(images)]
+        scores, features = zip(*pairs, strict=True)
+        return torch.cat([part.cpu() for part in scores]), torch.cat([part.float().cpu() for part in features])
+
+    def _require_classes(self) -> None:
+        if not self.classes:
+            raise RunError("nothing has been learned yet")
 
     def _batches(self, images: OneOrMore) -> Iterator[Tensor]:
         """The images in the test view, batch by batch."""

@@ -178,11 +178,20 @@ class IncrementalModel:
         """Features (batch, width) of images in the test view; the backbone's before the first task."""
         return self._by_halves(self.method.embed if self.classes else self.backbone.features, images)
 
+    @torch.no_grad()
+    def scores_and_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Both, in one pass where the scores are read from the features."""
+        features = self.embed(images)
+        return self.method.read_out(features) if self._reads_features else self.scores(images), features
+
+    @property
+    def _reads_features(self) -> bool:
+        return type(self.method).scores is Method.scores  # else by a rule of its own
+
     @property
     def embedding(self) -> Hashable | None:
         """What the features of an image depend on, if they are final and the answer follows from them alone."""
-        method = self.method
-        return method.embedding if type(method).scores is Method.scores and not method.answers_together else None
+        return self.method.embedding if self._reads_features and not self.method.answers_together else None
 
     @torch.no_grad()
     def guesses(self, loader: Loader, memory: FeatureMemory | None = None) -> tuple[Tensor, Tensor]:
