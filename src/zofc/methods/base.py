@@ -27,7 +27,7 @@ from zofc.recipe import METHOD_SECTIONS, Group, Recipe, Strict
 from zofc.seeds import Noise
 
 FROZEN = "frozen"  # an `embedding` that stays as it is
-FIXED_BATCH = 16  # images
+FIXED_BATCH = 16  # images; one where threads of a CPU divide a batch, so that rounding depends on the place in it
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # the task's training images in `batches_in`, with labels
 
 
@@ -233,11 +233,12 @@ class Method(nn.Module):
     def fixed_batches(self, extract: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """`extract` on batches of a fixed size, filled up, if the recipe asks for it: rounding depends on the size of a
         batch, and so it does not depend on how images are divided into tasks."""
+        size = 1 if self.device.type == "cpu" and torch.get_num_threads() > 1 else FIXED_BATCH
 
         def fixed(images: Tensor) -> Tensor:
             parts = []
-            for some in torch.split(images, FIXED_BATCH):
-                filled = torch.cat([some, some[-1:].expand(FIXED_BATCH - len(some), *some.shape[1:])])
+            for some in torch.split(images, size):
+                filled = torch.cat([some, some[-1:].expand(size - len(some), *some.shape[1:])])
                 parts.append(extract(filled)[: len(some)])
             return torch.cat(parts)
 

@@ -283,8 +283,8 @@ class TrainingSettings(Strict):
     )
     fixed_batches: bool = Field(
         False,
-        description="compute features of learned images in batches of 16, filled up, so that regressions and class "
-        "means do not depend on how images are divided into tasks",
+        description="compute features of learned images in batches of a fixed size, so that regressions "
+        "and class means do not depend on how images are divided into tasks",
     )
     calibrate: bool = Field(
         True, description="after each task, fit the temperature of probabilities on images of the task"
