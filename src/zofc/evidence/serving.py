@@ -1,4 +1,4 @@
-"""The table of calibration and rejections, from the results of a benchmark."""
+"""The tables of answers, and of their calibration and rejections, from the results of benchmarks."""
 
 from __future__ import annotations
 
@@ -28,3 +28,20 @@ def calibration_table(measured: Sequence[Mapping[str, Any]]) -> Grid:
         for row in measured
     ]
     return Grid(("Images a class", *CALIBRATION_COLUMNS.values()), tuple(rows))
+
+
+def answers_table(measured: Sequence[Mapping[str, Any]]) -> Grid:
+    """`results/predict.json`: the time of an answer beside a forward pass."""
+    rows = [
+        (
+            row["backbone"].removesuffix(".safetensors"),
+            f"{row['answer_ms']:.1f}",
+            f"{row['forward_ms']:.1f}",
+            f"{row['ratio']:.2f}",
+            f"{row['answers_per_second']:.0f}",
+        )
+        for row in measured
+    ]
+    return Grid(
+        ("Backbone", "Answer (ms)", "Forward pass (ms)", "Ratio", "Answers a second, eight threads"), tuple(rows)
+    )

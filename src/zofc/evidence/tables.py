@@ -12,7 +12,7 @@ from zofc.errors import RunError, nearest
 from zofc.evidence.demo import demo_table
 from zofc.evidence.estimators import estimators_table
 from zofc.evidence.rows import RowTable, accuracy_cells, read_evidence, result_rows
-from zofc.evidence.serving import calibration_table
+from zofc.evidence.serving import answers_table, calibration_table
 from zofc.methods import SECTIONS
 from zofc.recipe.settings import describe_section, list_settings
 from zofc.report.grid import Grid
@@ -150,6 +150,7 @@ DOCUMENT_TABLES: dict[str, Callable[[Path], Grid | str]] = {
     "little memory": lambda root: steps_table(step_rows(root, "step_memory")),
     "step on two cores": lambda root: steps_table(step_rows(root, "step_cpu")),
     "memory table": lambda root: memory_table(step_rows(root, "step", "step_memory")),
+    "answers table": lambda root: answers_table(result_rows(root / "results" / "predict.json")),
     "calibration table": lambda root: calibration_table(result_rows(root / "results" / "calibration.json")),
     "all settings": lambda _root: settings_tables(),
 }
