@@ -93,6 +93,14 @@ def test_steps_do_not_see_what_is_held_back_and_every_class_keeps_an_image(tiny_
     assert len(plain.method.held_back(np.array([0, 1] * 10))) == 0
 
 
+def test_of_a_few_images_that_were_all_trained_on_none_is_counted(tiny_recipe: Make, tmp_path: Path) -> None:
+    """Four images in the first task are too few to hold one back: the choice waits for the next task."""
+    run = start_run(tiny_recipe(*GUARDED, "data.per_class=2"), tmp_path)
+    train(run)
+    said = [event["text"] for event in open_run(run.path).events if event.get("about") == "readout"]
+    assert "too few images" in said[0] and "of 4 images" in said[1] and "of 8 images" in said[2]
+
+
 def test_a_run_with_a_fallback_continues_and_is_loaded_as_it_was(
     tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

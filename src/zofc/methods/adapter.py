@@ -68,14 +68,18 @@ class AdapterClassifier(Classifier):
     # -- the answer without the adapter ------------------------------------------------------------------------------
 
     def held_back(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-        plan = self.recipe.optimize.get("peft")
-        moves = plan is not None and len(self.tasks) <= (plan.tasks or math.inf) and not self.single
-        if self.fallback is None or not moves:
+        if self.fallback is None or not self._moves:
             return np.arange(0)
         held = held_out(len(labels), held_out_stream(self))
         trained = np.delete(np.arange(len(labels)), held)
         alone = np.setdiff1d(labels, labels[trained])  # classes of which all images would be held back
         return np.sort(held[~np.isin(labels[held], alone)])
+
+    @property
+    def _moves(self) -> bool:
+        """Whether the current task moves the adapter."""
+        plan = self.recipe.optimize.get("peft")
+        return plan is not None and len(self.tasks) <= (plan.tasks or math.inf) and not self.single
 
     def regress(self, batches: Batches, extract: Callable[[Tensor], Tensor], trained: bool = True) -> str | None:
         if self.fallback is None:
@@ -84,8 +88,9 @@ class AdapterClassifier(Classifier):
             batches,
             self.fixed_batches(lambda images: torch.stack([extract(images), self.backbone.features(images)], dim=1)),
         )
-        held = self.held_back(labels.cpu().numpy()) if trained else ()
-        unseen = torch.as_tensor(held) if len(held) else torch.arange(len(labels))
+        unseen = torch.arange(len(labels))
+        if trained and self._moves:  # all but a few were seen; of few images, all
+            unseen = torch.from_numpy(self.held_back(labels.cpu().numpy()))
         return self.fallback.learn(both, labels, lambda: held_out_stream(self), unseen)
 
     def remove_classes(self, gone: Sequence[int]) -> None:

@@ -2,8 +2,7 @@
 features learn side by side, and the one with more right answers so far speaks.
 
 Only images that neither regression was fitted on are counted, and of a task that moved the adapter only those that its
-steps did not see either. Both answer the same images, so of two classifiers that are equally good each is chosen as
-often, and a difference shows in few of them.
+steps did not see either. Where both are equally often right, the frozen features answer.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class FallbackReadout(Resizable):
         if not self.asked:
             return "the frozen features answer: there are too few images to tell whether the adapter helps"
         adapted, frozen = (100 * float(count) / int(self.asked) for count in self.right)
-        verb = "answer" if self.choice == before else "answer now" if before else "answer"
+        verb = "answer" if before in (None, self.choice) else "answer now"
         return (
             f"the {self.choice} features {verb}: of {int(self.asked)} images that the adapter was not trained on, "
             f"{adapted:.1f} % are right with it, {frozen:.1f} % without"
