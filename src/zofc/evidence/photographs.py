@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from zofc.advice.choice import choose_recipe
 from zofc.data.selection import select_per_class
 from zofc.errors import DataError
 from zofc.evidence.rows import ResultRow, spread
-from zofc.evidence.verdicts import student
+from zofc.evidence.verdicts import interval_of
 from zofc.recipe import Recipe, load_recipe
 from zofc.report.grid import Grid
 from zofc.runfolder import write_atomic
@@ -126,5 +125,5 @@ def photographs_table(rows: Sequence[ResultRow]) -> Grid:
 def _gain(gains: Sequence[float]) -> str:
     if len(gains) < 2:
         return f"{gains[0]:+.1f}" if gains else NONE
-    half = student(len(gains)) * statistics.stdev(gains) / len(gains) ** 0.5
-    return f"{statistics.fmean(gains):+.1f} ± {half:.1f}"
+    interval = interval_of(gains)
+    return f"{interval.mean:+.1f} ± {interval.high - interval.mean:.1f}"
