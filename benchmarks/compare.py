@@ -36,18 +36,22 @@ def main() -> None:
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="also write the milliseconds of every round as JSON")
     arguments, options = parser.parse_known_args()
     checkouts = [arguments.before.resolve(), arguments.after.resolve()]
-    best: list[dict[str, float]] = [{}, {}]
+    times: list[dict[str, list[float]]] = [{}, {}]  # of every round, by row
     for number in range(arguments.rounds):
         for which in (0, 1) if number % 2 == 0 else (1, 0):
             for name, milliseconds in time_rows(checkouts[which], options).items():
-                best[which][name] = min(milliseconds, best[which].get(name, milliseconds))
+                times[which].setdefault(name, []).append(milliseconds)
         print(f"round {number + 1} of {arguments.rounds}", flush=True)
     print(f"{'row':18s} {'before':>10s} {'after':>10s}  after ÷ before")
-    for name, before in best[0].items():
-        after = best[1][name]
+    for name in times[0]:
+        before, after = (min(found[name]) for found in times)
         print(f"{name:18s} {before:7.2f} ms {after:7.2f} ms  {after / before:.3f}")
+    if arguments.out:
+        rows = [{"name": name, "before": times[0][name], "after": times[1][name]} for name in times[0]]
+        arguments.out.write_text(json.dumps({"options": options, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
