@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from zofc.methods.classifier import Classifier
 from zofc.model.backbone import Backbone
 from zofc.recipe import Recipe
 from zofc.runfolder import open_run
@@ -84,9 +85,12 @@ def test_another_embedding_is_computed_anew() -> None:
     assert calls == [1.0, 3.0] and memory.saved > 0
 
 
+@pytest.mark.parametrize("further", [False, True], ids=["frozen features", "a further step after them"])
 def test_a_classifier_without_augmentation_trains_on_features_as_on_images(
-    tiny_recipe: Make, tmp_path: Path, passed: list[int], monkeypatch: pytest.MonkeyPatch
+    tiny_recipe: Make, tmp_path: Path, passed: list[int], monkeypatch: pytest.MonkeyPatch, further: bool
 ) -> None:
+    if further:  # as a method of one's own may have it
+        monkeypatch.setattr(Classifier, "features", lambda _self, _moving, prepared: prepared**2 + 1)
     recipe = tiny_recipe(
         "classifier-fo/base", "views.augment=none", "optimize.head.epochs=4", "training.calibrate=false"
     )

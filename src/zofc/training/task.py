@@ -124,7 +124,9 @@ class TaskTraining:
     def _feature_batches(self, name: Sequence[str | int], start: int) -> Iterator[Batch]:
         if self.features is None:
             clock = time.perf_counter()
-            pairs = [(self.model.embed(images), labels) for images, labels in self.model.plain_batches(self.loader)]
+            with torch.no_grad():
+                prepare = self.model.method.prepare
+                pairs = [(prepare(images), labels) for images, labels in self.model.plain_batches(self.loader)]
             features, labels = (torch.cat(part) for part in zip(*pairs, strict=True))
             self.features = features, labels
             saved = (self.placement.epochs - 1) * (time.perf_counter() - clock)
