@@ -138,6 +138,8 @@ def test_images_are_smaller_than_the_backbone_was_trained_at_where_that_is_large
     made = choose_recipe("folder:photos")
     assert made.recipe.backbone.image_size == 8 and "images of 8 px" in made.reasons[1]
     assert choose_recipe("folder:photos", ["backbone.image_size=16"]).recipe.backbone.image_size == 16
+    own = choose_recipe("folder:photos", ["backbone.image_size=null"])  # that of the backbone
+    assert own.recipe.backbone.image_size is None and not any("px" in reason for reason in own.reasons)
 
 
 # -- from outside ----------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def choose_recipe(source: str | None = None, overrides: Sequence[str] = ()) -> C
     general = [override for override in overrides if override.startswith(("backbone.", "data.", "training.", "seed="))]
     plain = load_recipe(CLOSED_FORM, [*changes, *general])
     backbone = load_backbone(plain.backbone, plain.seed)
-    size = _pick_size(backbone)
+    size = backbone.image_size if "backbone.image_size" in given else _pick_size(backbone)
     if size != backbone.image_size:
         choose(
             f"backbone.image_size={size}",
@@ -74,7 +74,6 @@ def choose_recipe(source: str | None = None, overrides: Sequence[str] = ()) -> C
         classes = len(open_sources(plain, lambda _: None)[0].classes)
         increment = _pick_increment(classes)
         choose(f"data.increment={increment}", f"{classes} classes in tasks of {increment}")
-    size = int(given.get("backbone.image_size") or size)
     family, more, reason = _pick_learner(backbone, size, given)
     return Choice(load_recipe(family, [*changes, *more, *overrides]), (*reasons, reason))
 
