@@ -12,7 +12,8 @@ from torch import Tensor
 from zofc.errors import RunError
 from zofc.recipe import Recipe
 from zofc.runfolder import create_run
-from zofc.runfolder.checkpoint import LARGE, Progress, load_checkpoint, save_checkpoint
+from zofc.runfolder.checkpoint import LARGE, load_checkpoint, save_checkpoint
+from zofc.runfolder.progress import Progress
 from zofc.runfolder.run import Run
 
 

@@ -13,9 +13,10 @@ import zofc
 from zofc.errors import RunError
 from zofc.recipe import Recipe
 from zofc.runfolder import create_run, find_runs, new_run, open_run
+from zofc.runfolder.create import is_free
 from zofc.runfolder.find import cost_file, study_run
 from zofc.runfolder.identity import folder_for
-from zofc.runfolder.run import Run, is_free
+from zofc.runfolder.run import Run
 
 PACKAGE = Path(zofc.__file__).parent
 Make = Callable[..., Recipe]

@@ -106,7 +106,8 @@ def test_a_checkpoint_knows_its_recipe_whatever_was_added_to_recipes_since(old_r
     checkpoint = load_checkpoint(run)
     assert checkpoint is not None and checkpoint.progress.recipe == run.digest
     assert settings_digest(run.recipe.model_dump(mode="json")) != run.digest  # this version has more settings
-    run.set_execution(change_recipe(run.recipe, ["training.threads=3"]))
+    run.execution = change_recipe(run.recipe, ["training.threads=3"])
+    run.apply_execution()
     assert run.setting("training.threads") == run.recipe.training.threads == 3
     run.check_recipe_unchanged(checkpoint.progress.recipe)
     run.recipe_file.write_text(f"# a note\n{run.recipe_file.read_text()}")

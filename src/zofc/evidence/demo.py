@@ -20,11 +20,11 @@ from zofc.errors import RunError
 from zofc.evidence.rows import spread
 from zofc.recipe import load_recipe
 from zofc.report import labels
-from zofc.report.draw_matplotlib import draw_panel
+from zofc.report.draw_matplotlib import draw_panel, encode
 from zofc.report.drawing import COLOURS
 from zofc.report.figures import accuracy_over_tasks
 from zofc.report.grid import Grid
-from zofc.runfolder import Run, read_runs
+from zofc.runfolder import Run, read_runs, write_atomic
 from zofc.studies.grid import Cell
 from zofc.units import MIB, NONE
 
@@ -79,7 +79,7 @@ def draw_demo(paths: Sequence[Path], seed: int, out: Path) -> None:
         accuracy.legend(frameon=False, handlelength=1.6)
         accuracy.set_title("Accuracy")
         _draw_memory(memory, records)
-        figure.savefig(out, dpi=200)
+        write_atomic(out, encode(figure, "png", dpi=200))
 
 
 def _pictured_runs(paths: Sequence[Path], seed: int) -> list[Run]:

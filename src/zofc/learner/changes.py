@@ -12,7 +12,7 @@ from zofc.learner.learner import Learner
 from zofc.recipe import change_recipe
 from zofc.runfolder import open_run
 from zofc.runfolder.checkpoint import load_checkpoint
-from zofc.runfolder.run import is_free
+from zofc.runfolder.create import is_free
 from zofc.training.events import Listener
 from zofc.training.resolve import open_data, require_plugins
 from zofc.training.runs import check_later_settings

@@ -37,8 +37,10 @@ from zofc.learner.teaching import (
 from zofc.plugins import load_plugin
 from zofc.recipe import Recipe, change_recipe, load_recipe
 from zofc.runfolder import Run, new_run, open_run
-from zofc.runfolder.checkpoint import Progress, load_checkpoint, save_checkpoint
+from zofc.runfolder.checkpoint import load_checkpoint, save_checkpoint
+from zofc.runfolder.create import is_free
 from zofc.runfolder.identity import settings_digest
+from zofc.runfolder.progress import Progress
 from zofc.training.device import environment, pick_device, set_up
 from zofc.training.events import Events, Listener
 from zofc.training.incremental_model import IncrementalModel
@@ -259,7 +261,7 @@ class Learner:
     def save(self, path: str | Path) -> None:
         """Write the model as a run folder for `load` and the command line; only a saved model is ever replaced."""
         path = Path(path)
-        if path.exists() and any(path.iterdir()) and not Run(path).saved:
+        if not is_free(path) and not Run(path).saved:
             raise RunError(f"{path} is not empty and holds no saved model; choose another folder")
         tasks = [(task.start, task.stop) for task in self.model.tasks]
         history, done = self.history, len(tasks)

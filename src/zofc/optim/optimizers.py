@@ -11,6 +11,9 @@ from torch import Tensor
 
 from zofc.recipe import Group
 
+_ADAM = ("step", "exp_avg", "exp_avg_sq")
+STATE_ENTRIES = {"adam": _ADAM, "adamw": _ADAM, "sgd": ("momentum_buffer",), "sign": ("momentum_buffer",)}
+
 
 class GroupOptimizer:
     """A fresh optimizer of one set of tensors for one task. Gradients exist only inside `move`."""
@@ -66,7 +69,16 @@ class GroupOptimizer:
         }
 
     def load_state(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Continue from a state, on the device of the parameters; torch keeps only the count of steps on the host."""
+        """Continue from a state, on the device of the parameters; torch keeps only the count of steps on the host.
+        ValueError if it is not a state of this optimizer."""
+        for name, entries in state.items():
+            for key, entry in entries.items():
+                known = name in self.parameters and key in STATE_ENTRIES[self.plan.optimizer]
+                shape = self.parameters[name].shape if known and key != "step" else torch.Size()
+                if not known or (isinstance(entry, Tensor) and entry.shape != shape):
+                    raise ValueError(f"{key} of {name} is no state of {self.plan.optimizer}")
+            if len(entries) != len(STATE_ENTRIES[self.plan.optimizer]):
+                raise ValueError(f"the state of {name} is not whole")
         for name, value in self.parameters.items():
             if name in state:
                 self.optimizer.state[value] = {

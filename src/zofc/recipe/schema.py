@@ -275,8 +275,10 @@ class TrainingSettings(Strict):
         "auto",
         description="keep decoded images for later runs (see `zofc cache`); auto: 1,000 images and more, up to 2 GB",
     )
-    checkpoint_minutes: Annotated[float, Field(gt=0)] = Field(
-        10.0, description="time between two checkpoints of a task"
+    checkpoint_minutes: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="time between two checkpoints of a task; by default half a minute, or more if they would take over "
+        "1 % of the time",
     )
     check_adapter: bool = Field(
         True, description="after each task, warn if its classes are told apart worse with the adapter than without"

@@ -3,9 +3,10 @@
 The files are described in docs/reference/run-folder.md.
 """
 
+from zofc.runfolder.create import create_run, new_run
 from zofc.runfolder.files import ready_to_write, write_atomic
 from zofc.runfolder.find import find_runs, newest_run, read_runs
-from zofc.runfolder.run import Run, create_run, new_run, open_run
+from zofc.runfolder.run import Run, open_run
 
 __all__ = [
     "Run",

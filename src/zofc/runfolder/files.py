@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from threading import get_native_id
+from typing import IO, Any
 
 from zofc.errors import RunError
+
+try:
+    import fcntl
+except ImportError:  # not on every platform
+    fcntl = None  # type: ignore[assignment]
+
+TEMPORARY = re.compile(r"\..+\.\d+\.tmp")  # a file while it is written: its name and the number of the writing thread
 
 
 @contextmanager
@@ -46,17 +56,51 @@ def ready_to_write(path: Path, remedy: str = "") -> None:
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
-    """Write to a temporary name, then rename: a reader sees the old file or the new one, never a part of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write to a temporary name, then rename: a reader sees the old file or the new one, never a part of it. Temporary
+    files of the same name that killed processes left are removed."""
+    temporary = path.with_name(f".{path.name}.{get_native_id()}.tmp")
     with explain_os_errors(path):
         try:
-            with temporary.open("wb") as file:
+            with _open_temporary(temporary) as file:
                 file.write(data.encode() if isinstance(data, str) else data)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.replace(path)
+                temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
+    remove_leftovers(path.parent, path.name)
+
+
+def _open_temporary(path: Path) -> IO[bytes]:
+    """An empty file that is locked until it is closed, by which others know that it is being written."""
+    while True:
+        file = path.open("ab")  # opened as it is: where machines share a folder, one of another may have this name
+        try:
+            if fcntl is not None:
+                with suppress(OSError):  # file systems without locks
+                    fcntl.flock(file, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    file.truncate(0)
+                    return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()  # its writer renamed it meanwhile
+
+
+def remove_leftovers(folder: Path, name: str | None = None) -> None:
+    """Remove temporary files that killed processes left in a folder, of one file or of all; those that are still being
+    written stay."""
+    if fcntl is None:
+        return
+    of_name = "*" if name is None else glob.escape(name)
+    with suppress(OSError):  # what cannot be removed does no harm
+        for path in folder.glob(f".{of_name}.*.tmp"):
+            if TEMPORARY.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+                with suppress(OSError), path.open("rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
 
 
 def write_object(path: Path, value: Any) -> None:
@@ -92,11 +136,15 @@ def parse_json(content: bytes, path: Path, line: int = 1) -> Any:
     """The JSON value that starts on a line of a file."""
     try:
         return json.loads(content)
+    except RecursionError as error:
+        raise damaged(path, "is nested too deeply") from error
     except json.JSONDecodeError as error:
         where = f"line {line + error.lineno - 1}, column {error.colno}"
         raise damaged(path, f"is not valid JSON ({where}: {error.msg})") from error
     except UnicodeDecodeError as error:
         raise damaged(path, f"is not valid UTF-8 (at or after line {line})") from error
+    except ValueError as error:
+        raise damaged(path, f"has a number that is too long (at or after line {line})") from error
 
 
 def parse_object(content: bytes, path: Path, line: int = 1) -> dict[str, Any]:

@@ -7,7 +7,7 @@ raises a `RunError` that names the folder and the file.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -19,7 +19,6 @@ from zofc.runfolder.events import Event, parse_events
 from zofc.runfolder.files import (
     as_mapping,
     damaged,
-    explain_os_errors,
     parse_object,
     read_if_present,
     write_atomic,
@@ -27,8 +26,9 @@ from zofc.runfolder.files import (
 )
 from zofc.runfolder.flatness import Flatness, number_at, parse_flatness
 from zofc.runfolder.identity import EXECUTION, recipe_digest, settings_digest
-from zofc.runfolder.lock import hold_lock, is_lock_held
+from zofc.runfolder.lock import FolderLock, hold_lock, is_lock_held
 from zofc.runfolder.nested import dotted_value
+from zofc.runfolder.progress import parse_state
 
 if TYPE_CHECKING:
     from zofc.recipe import Recipe
@@ -50,6 +50,8 @@ class Run:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self.execution: Recipe | None = None  # whose execution settings (device, threads, …) training is to use
+        self._lock: FolderLock | None = None  # while this object holds it
         self._parsed: dict[Any, tuple[tuple[int, ...] | None, Any]] = {}  # by file and parser: state on disk, content
 
     def __str__(self) -> str:
@@ -120,13 +122,17 @@ class Run:
         if digest not in (self.digest, recipe_digest(self.recipe)):
             raise RunError(f"{self}: {names.RECIPE_FILE} was changed since this run began; start a new run with it")
 
-    def set_execution(self, recipe: Recipe) -> None:
-        """Take the execution settings from another recipe; all other settings stay as the file has them."""
+    def apply_execution(self) -> None:
+        """Write the execution settings that were asked for; all other settings stay as the file has them."""
         from zofc.recipe.parse import write_yaml
 
-        execution = recipe.training.model_dump(include=set(EXECUTION))
-        training = {**self.settings.get("training", {}), **execution}
-        write_atomic(self.recipe_file, write_yaml({**self.settings, "training": training}))
+        if self.execution is None:
+            return
+        self.check_lock()
+        before = as_mapping(self.settings.get("training", {}), self.recipe_file)
+        training = {**before, **self.execution.training.model_dump(mode="json", include=set(EXECUTION))}
+        if training != before:
+            write_atomic(self.recipe_file, write_yaml({**self.settings, "training": training}))
 
     # -- what training recorded --------------------------------------------------------------------------------------
 
@@ -156,22 +162,26 @@ class Run:
         about = (event for event in self.events if event.get("event") == "notice" and event.get("about") == "adapter")
         return {int(event["task"]): str(event["text"]) for event in about}
 
+    def _write(self, name: str, value: Mapping[str, Any]) -> None:
+        self.check_lock()
+        write_object(self.path / name, value)
+
     def write_environment(self, value: Mapping[str, Any]) -> None:
         """Write `environment.json`."""
-        write_object(self.path / names.ENVIRONMENT_FILE, value)
+        self._write(names.ENVIRONMENT_FILE, value)
 
     def write_metrics(self, value: Mapping[str, Any]) -> None:
         """Write `metrics.json`."""
-        write_object(self.path / names.METRICS_FILE, value)
+        self._write(names.METRICS_FILE, value)
 
     def write_matrix(self, matrix: AccuracyMatrix) -> None:
         """Write `matrix.json`."""
-        write_object(self.path / names.MATRIX_FILE, matrix.to_json())
+        self._write(names.MATRIX_FILE, matrix.to_json())
 
     def write_skipped(self, images: Mapping[str, str]) -> None:
         """Write `skipped.json`, the images that were left out with the reasons, if there are any."""
         if images:
-            write_object(self.path / names.SKIPPED_FILE, images)
+            self._write(names.SKIPPED_FILE, images)
 
     def check_weights(self, checksum: str | None) -> None:
         """Refuse a backbone other than the one that the run was trained with."""
@@ -246,8 +256,10 @@ class Run:
     @property
     def learned(self) -> tuple[tuple[str, ...], ...]:
         """The classes of each task, of a saved model."""
-        groups = self._object(f"{names.CHECKPOINT_FOLDER}/{names.STATE_FILE}").get("groups") if self.saved else None
-        return tuple(tuple(map(str, group)) for group in groups) if isinstance(groups, list) else ()
+        state = f"{names.CHECKPOINT_FOLDER}/{names.STATE_FILE}"
+        groups = self._read(state, parse_state, b"{}").get("groups") if self.saved else None
+        lists = [group for group in groups if isinstance(group, list)] if isinstance(groups, list) else []
+        return tuple(tuple(map(str, group)) for group in lists)
 
     # -- what follows from the matrix --------------------------------------------------------------------------------
 
@@ -296,7 +308,7 @@ class Run:
         """Write a measurement, waiting so many seconds for other processes that write to the run."""
         path = self.measurement_file(kind)
         with self.locked(patience):
-            write_object(path, value)
+            self._write(path.name, value)
         return path
 
     @property
@@ -310,9 +322,20 @@ class Run:
         """Read every file but the tensors: raises if one of them is damaged."""
         _ = self.settings, self.environment, self.matrix, self.metrics, self.events, self.flatness, self.learned
 
-    def locked(self, patience: float = 0) -> AbstractContextManager[None]:
+    @contextmanager
+    def locked(self, patience: float = 0) -> Iterator[None]:
         """Hold the sole right to write, waiting for it so many seconds."""
-        return hold_lock(self.path, patience)
+        with hold_lock(self.path, patience) as lock:
+            self._lock = lock
+            try:
+                yield
+            finally:
+                self._lock = None
+
+    def check_lock(self) -> None:
+        """Stop if another process may write here because the lock that is held was deleted."""
+        if self._lock is not None:
+            self._lock.check()
 
     def is_locked(self) -> bool | None:
         """Whether a process of this machine holds the lock; None where that is not known."""
@@ -338,31 +361,6 @@ def open_run(path: str | Path) -> Run:
         what = "has no" if run.path.is_dir() else "does not exist or is no folder, so it has no"
         raise RunError(f"{path}: not a run folder, it {what} {names.RECIPE_FILE}")
     return run
-
-
-@contextmanager
-def new_run(path: Path, recipe: Recipe) -> Iterator[Run]:
-    """A new run folder, filled inside the block; its recipe, which makes it a run folder, is written last."""
-    from zofc.recipe import dump_recipe
-
-    with explain_os_errors(path):
-        path.mkdir(parents=True, exist_ok=True)
-    run = Run(path)
-    with run.locked():
-        yield run
-        write_atomic(run.recipe_file, dump_recipe(recipe))
-
-
-def create_run(path: Path, recipe: Recipe) -> Run:
-    """A new run folder with nothing but its recipe."""
-    with new_run(path, recipe) as run:
-        return run
-
-
-def is_free(path: Path) -> bool:
-    """Whether a run folder can be created at a path: nothing is there, or the remains of a creation that was killed."""
-    remains = {names.LOCK_FILE, names.CHECKPOINT_FOLDER, names.ENVIRONMENT_FILE}
-    return not path.exists() or (path.is_dir() and {entry.name for entry in path.iterdir()} <= remains)
 
 
 def page_in(folder: Path) -> Path:

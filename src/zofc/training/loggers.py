@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from zofc.runfolder.events import Event
 from zofc.training.events import StepStatus
 
 Write = Callable[[dict[str, float], int], None]
+Notice = Callable[[str], None]
 
 
 class ScalarLogger:
@@ -37,6 +39,39 @@ class ScalarLogger:
     def close(self) -> None:
         """Finish the session of the tool."""
         self.finish()
+
+
+class OptionalLogger:
+    """A logger that never ends a run: if its tool fails, it is switched off with one notice."""
+
+    def __init__(self, name: str, make: Callable[[], ScalarLogger], notice: Notice) -> None:
+        self.name, self.notice = name, notice
+        self.logger: ScalarLogger | None = None
+        self._attempt(lambda: setattr(self, "logger", make()))
+
+    def event(self, event: Event) -> None:
+        """Pass an event on."""
+        if (logger := self.logger) is not None:
+            self._attempt(lambda: logger.event(event))
+
+    def step(self, status: StepStatus) -> None:
+        """Log nothing: epochs are enough."""
+
+    def close(self) -> None:
+        """Finish the session of the tool."""
+        logger, self.logger = self.logger, None
+        if logger is not None:
+            self._attempt(logger.close)
+
+    def _attempt(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except RecipeError:  # the user named a tool that is not installed
+            raise
+        except Exception as error:
+            self.logger = None
+            reason = " ".join(str(error).split()) or "no reason given"
+            self.notice(f"training.loggers: '{self.name}' is switched off ({type(error).__name__}: {reason[:300]})")
 
 
 def _tensorboard(_recipe: Recipe, run: Path) -> ScalarLogger:
@@ -74,9 +109,9 @@ def check_loggers(recipe: Recipe) -> None:
             raise RecipeError(f"training.loggers: unknown logger '{name}'{nearest(name, LOGGERS)}")
 
 
-def make_loggers(recipe: Recipe, run: Path) -> list[ScalarLogger]:
-    """The loggers of a recipe."""
-    return [LOGGERS[name](recipe, run) for name in recipe.training.loggers]
+def make_loggers(recipe: Recipe, run: Path, notice: Notice) -> list[OptionalLogger]:
+    """The loggers of a recipe; `notice` receives a sentence about each that fails."""
+    return [OptionalLogger(name, partial(LOGGERS[name], recipe, run), notice) for name in recipe.training.loggers]
 
 
 def _need(module: str, extra: str) -> Any:

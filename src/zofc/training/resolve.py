@@ -15,8 +15,8 @@ from zofc.optim.estimators import ESTIMATORS, get_estimator
 from zofc.plugins import Registry, missing_plugin
 from zofc.recipe import Recipe
 from zofc.runfolder import Run
-from zofc.runfolder.checkpoint import Progress
 from zofc.runfolder.names import ENVIRONMENT_FILE, SKIPPED_FILE
+from zofc.runfolder.progress import Progress
 from zofc.training.device import pick_device
 from zofc.training.loggers import check_loggers
 

@@ -11,8 +11,8 @@ from zofc.methods import complete_recipe
 from zofc.recipe import Recipe, change_recipe
 from zofc.runfolder import Run, create_run, new_run, open_run
 from zofc.runfolder.checkpoint import load_checkpoint, save_checkpoint
+from zofc.runfolder.create import is_free
 from zofc.runfolder.identity import folder_for, recipe_differences, settings_digest
-from zofc.runfolder.run import is_free
 from zofc.training.events import Listener
 from zofc.training.resolve import check_recipe, open_data, open_stream, require_plugins
 from zofc.training.trainer import Trainer
@@ -25,9 +25,8 @@ def start_run(recipe: Recipe, runs: Path, again: bool = False) -> Run:
     recipe = check_recipe(recipe)
     run = Run(folder_for(recipe, runs, again))
     if not run.exists:
-        return create_run(run.path, recipe)
-    if not run.finished:
-        run.set_execution(recipe)
+        run = create_run(run.path, recipe)
+    run.execution = recipe
     return run
 
 
@@ -39,15 +38,18 @@ def resume_run(path: Path, recipe: Recipe | None = None) -> Run:
     if recipe is not None and (different := recipe_differences(recipe, run.recipe)):
         shown = "; ".join(different[:5]) + (f"; and {len(different) - 5} more" if len(different) > 5 else "")
         raise RunError(f"{path} was made by another recipe ({shown}). Leave that out to continue it as it is.")
-    if recipe is not None and not run.finished:
-        run.set_execution(recipe)
+    run.execution = recipe
     return run
 
 
 def train(run: Run, listeners: Sequence[Listener] = (), reasons: Sequence[str] = ()) -> dict[str, Any]:
-    """Train what is left of a run and return its metrics; a finished one is left as it is. `reasons` say why the recipe
-    is as it is, for the log of a new run."""
-    return dict(run.metrics) if run.finished else Trainer(run, listeners, reasons).run()
+    """Train what is left of a run and return its metrics; a finished one is left as it is, and so is one that another
+    process trains. `reasons` say why the recipe is as it is, for the log of a new run."""
+    if run.finished:
+        return dict(run.metrics)
+    with run.locked():
+        run.apply_execution()
+        return Trainer(run, listeners, reasons).run()
 
 
 def data_changed(run: Run) -> list[str]:
@@ -110,6 +112,8 @@ def extend_run(path: Path, source: str, output: Path | None = None, overrides: S
     check_recipe(extended)
     open_stream(extended, lambda _: None, progress)  # refuses what cannot be learned, before anything is written
     with new_run(new.path, extended) as run:
+        if not is_free(run.path):
+            raise RunError(f"{run} was made by another process meanwhile; give the command again to continue it")
         save_checkpoint(run, progress, checkpoint.method, checkpoint.optimizers)
         inherited = ("data", "backbone", "plugins")
         run.write_environment({key: value for key, value in old.environment.items() if key in inherited})

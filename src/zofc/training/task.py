@@ -102,7 +102,9 @@ class TaskTraining:
             self.events.send("notice", text=notice)
 
     def resume(self, epoch: int, step: int, meter: dict[str, float]) -> None:
-        """Continue at a step of an epoch, with its measurements so far."""
+        """Continue at a step of an epoch, with its measurements so far; ValueError if there is no such step."""
+        if epoch > self.placement.epochs or step > self.steps_per_epoch:
+            raise ValueError(f"epoch {epoch + 1}, step {step} of {self.placement.epochs} times {self.steps_per_epoch}")
         self.epoch, self.step = epoch, step
         self.meter = Meter(**{**asdict(Meter()), **meter})
 

@@ -12,23 +12,26 @@ from zofc.data.source import ImageSet
 from zofc.errors import BudgetError, Interrupted, RunError, ZofcError, continue_command
 from zofc.metrics import AccuracyMatrix, summary
 from zofc.runfolder import Run
-from zofc.runfolder.checkpoint import Checkpoint, Progress, keep_task, load_checkpoint, save_checkpoint
+from zofc.runfolder.checkpoint import Checkpoint, keep_task, load_checkpoint, save_checkpoint
 from zofc.runfolder.events import EventLog
+from zofc.runfolder.progress import Progress
 from zofc.training.device import environment, pick_device, set_up
 from zofc.training.events import Events, Listener
 from zofc.training.feature_memory import FeatureMemory
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.loggers import make_loggers
+from zofc.training.pacing import CheckpointPacing
 from zofc.training.resolve import AnyStream, check_recipe, open_stream, plugins_used, require_plugins
 from zofc.training.signals import StopRequest, stop_signals
 from zofc.training.task import LEAST_SAVED, TaskTraining
 from zofc.units import format_duration
 
+ROUNDING = {"threads": "threads:", "device_name": "device:", "torch": "torch"}  # of the environment: what bits rest on
 TEST_IMAGE_BYTES = 2**30  # of decoded and cropped test images, kept for later evaluations
 
 
 class Trainer:
-    """One run in one folder."""
+    """One run in one folder, whose lock is held."""
 
     def __init__(self, run: Run, listeners: Sequence[Listener] = (), reasons: Sequence[str] = ()) -> None:
         self.folder = run
@@ -37,17 +40,17 @@ class Trainer:
         check_recipe(self.recipe)
         self.events = Events(listeners)
         self.progress = Progress(recipe=run.digest)
-        self.saved_at = time.monotonic()
+        self.pacing = CheckpointPacing(self.recipe.training.checkpoint_minutes)
         self.began = False
         self.tests: dict[int, Loader] = {}  # by group, those that keep their images
         self.features: dict[int, FeatureMemory] = {}  # by group, of the test images
 
     def run(self) -> dict[str, Any]:
         """Train what is left of the run; returns its metrics."""
-        with self.folder.locked(), stop_signals() as request:
+        with stop_signals() as request:
             try:
                 self.events.listeners.insert(0, EventLog(self.folder.path))
-                self.events.listeners += make_loggers(self.recipe, self.folder.path)
+                self.events.listeners += make_loggers(self.recipe, self.folder.path, self._notice)
                 return self._run(request)
             except KeyboardInterrupt:
                 raise Interrupted("stopped at once", self.folder) from None
@@ -68,13 +71,12 @@ class Trainer:
         device = pick_device(self.recipe.training.device)
         set_up(device, self.recipe.training)
         checkpoint = load_checkpoint(self.folder)
-        inherited = checkpoint.progress.inherited if checkpoint else 0
         for text in () if checkpoint else self.reasons:
             self.events.send("notice", text=text, about="choice")
         stream = open_stream(self.recipe, self._notice, checkpoint.progress if checkpoint else None)
         model = IncrementalModel(self.recipe, device)
         model.method.expect(len(stream.tasks))
-        self._record_environment(stream, model, inherited)
+        self._record_environment(stream, model, checkpoint)
         optimizers = self._restore(model, stream, checkpoint) if checkpoint else {}
         self._announce("run_resumed" if checkpoint else "run_started", stream, model)
         self.began = True
@@ -86,8 +88,9 @@ class Trainer:
             fresh = len(model.tasks) == self.progress.done  # else the checkpoint was taken inside this task
             if fresh:
                 model.extend(task.names)
-            training = TaskTraining(model, model.loader(stream.train_set(task)), self.events, len(stream.tasks))
-            self._learn(training, None if fresh else optimizers, request)
+            if not self.progress.learned:
+                training = TaskTraining(model, model.loader(stream.train_set(task)), self.events, len(stream.tasks))
+                self._learn(training, None if fresh else optimizers, request)
             self._evaluate(model, stream)
             if self.recipe.training.keep_tasks:  # before the checkpoint: a run killed in between keeps it again
                 keep_task(self.folder, self.progress.done, model.method.state_dict())
@@ -109,9 +112,7 @@ class Trainer:
         """Train a task from its beginning, or from the checkpoint whose optimizers are given."""
         progress, model = self.progress, training.model
         if optimizers is not None:
-            training.resume(progress.epoch, progress.step, progress.meter)
-            training.placement.load_state(optimizers)
-            training.peak_memory = progress.peak_memory[training.index]
+            self._resume(training, optimizers)
         else:
             progress.task_seconds, progress.task_steps = 0.0, 0
         self.events.send(
@@ -131,8 +132,10 @@ class Trainer:
             if request.stop:
                 self._save(model, training)
                 self._stop()
-            if time.monotonic() - self.saved_at > 60 * self.recipe.training.checkpoint_minutes:
+            if self.pacing.due:
                 self._save(model, training)
+        if self.pacing.affordable:
+            self._save(model, training)
         clock = time.perf_counter()
         training.end()
         progress.task_seconds += time.perf_counter() - clock
@@ -150,6 +153,19 @@ class Trainer:
         training.check()
         training.calibrate()
         progress.evaluate_seconds += time.perf_counter() - clock
+        progress.learned, progress.epoch, progress.step = True, training.epoch, 0
+        if self.pacing.affordable:
+            self._save(model, None)
+
+    def _resume(self, training: TaskTraining, optimizers: dict[str, Any]) -> None:
+        """Continue inside a task, where a checkpoint was taken."""
+        progress = self.progress
+        try:
+            training.resume(progress.epoch, progress.step, progress.meter)
+            training.placement.load_state(optimizers)
+            training.peak_memory = progress.peak_memory[training.index]
+        except (ValueError, TypeError, IndexError) as error:
+            raise RunError(f"{self.folder}: the checkpoint does not fit this run: {error}; run it anew") from error
 
     def _note_size(self, training: TaskTraining) -> None:
         """Record the memory that the task needed and the parameters that it trained."""
@@ -168,6 +184,10 @@ class Trainer:
         groups: list[list[str]] = []
         for number, (names, test) in enumerate(stream.evaluation(stream.tasks[len(model.tasks) - 1])):
             groups.append(names)
+            if number < len(progress.row) and len(test):  # before the run was stopped
+                row.append(progress.row[number])
+                counts.append(len(test))
+                continue
             if not len(test):  # data of an earlier run that is no longer at hand
                 row.append(None)
                 counts.append(progress.counts[number] if number < len(progress.counts) else 0)
@@ -176,6 +196,10 @@ class Trainer:
             memory = self.features.setdefault(number, FeatureMemory())
             guessed, true = model.guesses(self._test_loader(model, number, test), memory)
             row.append(100 * int((guessed == true).sum()) / len(true))
+            progress.row = row
+            if self.pacing.due:
+                self._save(model, None)
+        progress.learned, progress.row = False, []
         progress.rows.append(row)
         progress.counts, progress.groups = counts, groups
         progress.done += 1
@@ -212,14 +236,16 @@ class Trainer:
         progress.calibration = model.calibration_state
         optimizers: dict[str, Any] = {}
         if training is None:
-            progress.epoch = progress.step = 0
+            progress.epoch, progress.step = (progress.epoch if progress.learned else 0), 0
             progress.meter = {}
         else:
             progress.epoch, progress.step, progress.meter = training.epoch, training.step, asdict(training.meter)
             self._note_size(training)
             optimizers = training.placement.state()
+        clock = time.perf_counter()
         save_checkpoint(self.folder, progress, model.state_dict(), optimizers)
-        self.saved_at = time.monotonic()
+        if text := self.pacing.note_save(time.perf_counter() - clock):
+            self._notice(text)
         self.events.send("checkpoint", **progress.position)
 
     def _restore(self, model: IncrementalModel, stream: AnyStream, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -249,9 +275,14 @@ class Trainer:
             },
         )
 
-    def _record_environment(self, stream: AnyStream, model: IncrementalModel, inherited: int) -> None:
+    def _record_environment(self, stream: AnyStream, model: IncrementalModel, checkpoint: Checkpoint | None) -> None:
         """Record software, data and weights, and refuse to continue with other data or weights than before."""
-        before = self.folder.environment
+        before, now = self.folder.environment, environment(model.device)
+        inherited = checkpoint.progress.inherited if checkpoint else 0
+        for key, what in ROUNDING.items() if checkpoint else ():
+            if before.get(key, now[key]) != now[key]:
+                changed = f"{what} {now[key]}, the run was begun with {before[key]}"
+                self._notice(f"{changed}: sums are rounded in another order, so the last bits of results may differ")
         for changed in require_plugins(self.folder):
             self._notice(changed)
         for part in stream.parts:
@@ -262,7 +293,7 @@ class Trainer:
         if "backbone" in before:
             self.folder.check_weights(model.backbone.checksum)
         data = {**before.get("data", {}), **stream.checksums}
-        made_with = {**environment(model.device), "data": data, "backbone": model.backbone.describe()}
+        made_with = {**now, "data": data, "backbone": model.backbone.describe()}
         self.folder.write_environment({**made_with, **plugins_used(self.recipe)})
         skipped = (part.source.skipped.items() for part in stream.parts)
         self.folder.write_skipped({image: reason for images in skipped for image, reason in images})
