@@ -51,11 +51,14 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/plugins.py",
     "src/zofc/recipe/rates.py",
     "src/zofc/report/predictions.py",
+    "src/zofc/runfolder/progress.py",
+    "src/zofc/runfolder/tensors.py",
     "src/zofc/training/adapter_check.py",
     "src/zofc/training/calibration.py",
     "src/zofc/training/feature_memory.py",
     "src/zofc/training/loss_check.py",
     "src/zofc/training/overrides.py",
+    "src/zofc/training/pacing.py",
     "src/zofc/training/typicality.py",
 }
 GROWN = {  # lines that features since version 0.1 added to older files
@@ -67,11 +70,13 @@ GROWN = {  # lines that features since version 0.1 added to older files
     "labels that tell runs apart, a small report page, time that is left": 89,  # report
     "directions drawn ahead, kernels of value and tangents": 58,  # optim
     "grids, searched rates and photographs": 73,  # evidence
+    "kills, damage and second processes, which do no harm": 190,  # runfolder, training
 }
 MOVED = {
     "learner.py": 254,
     "model/backbone.py": 152,
     "analysis/diagnose.py": 71,
+    "runfolder/checkpoint.py": 44,
 }  # older lines that are in new files now
 LINES_OF_0_1 = 21_364  # of src and scripts, in version 0.1
 KERNELS = ROOT / "src" / "zofc" / "optim" / "kernels.py"  # GPU kernels, which are long by nature

@@ -16,6 +16,7 @@ import zofc
 from zofc.errors import DataError, RunError
 from zofc.learner import Evaluation, GivenImages
 from zofc.recipe import Recipe
+from zofc.runfolder.progress import state_checksum
 from zofc.training.runs import extend_run, start_run, train
 
 Make = Callable[..., Recipe]
@@ -152,7 +153,9 @@ def test_a_run_stopped_inside_a_task_is_not_loaded(tiny_recipe: Make, tmp_path: 
     run = start_run(tiny_recipe("simplecil/base"), tmp_path)
     train(run)
     state = run.path / "checkpoint" / "state.json"
-    state.write_text(json.dumps({**json.loads(state.read_text()), "done": 2}))
+    content = json.loads(state.read_text())
+    content |= {"done": 2, "rows": content["rows"][:2]}
+    state.write_text(json.dumps({**content, "checksum": state_checksum(content)}))
     with pytest.raises(RunError, match="stopped inside task 3"):
         zofc.load(run.path)
 
