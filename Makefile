@@ -6,9 +6,9 @@ BIN := $(VENV)/bin
 # What is outside the repository (real weights and images) is found through ZOFC_DATA; tests that need it skip without it.
 export ZOFC_DATA
 
-CODE := src tests scripts benchmarks examples
+CODE := src tests scripts benchmarks examples torture
 
-.PHONY: help demo test lint types unit format docs wheel clean
+.PHONY: help demo test lint types unit format docs wheel torture clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /make \1\t/' | expand -t 16
@@ -36,6 +36,10 @@ unit: $(VENV)/.installed ## all tests, with coverage
 docs: $(VENV)/.installed ## build the documentation site: build/site/index.html
 	$(BIN)/python scripts/site_pages.py build/docs
 	$(BIN)/zensical build --strict --clean
+
+# Goes on where it was stopped; `$(BIN)/python -m torture --help` lists its options, TORTURE="--minutes 10" passes them on.
+torture: $(VENV)/.installed ## kills and hostile inputs, hours on one core: results/torture.json
+	$(BIN)/python -m torture --out results/torture.json $(TORTURE)
 
 wheel: $(VENV)/.installed ## build dist/zofc-VERSION-py3-none-any.whl
 	$(BIN)/python -m build --wheel --no-isolation

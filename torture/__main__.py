@@ -12,6 +12,7 @@ os.environ.update({"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM
 
 import argparse
 import sys
+import traceback
 from pathlib import Path
 
 
@@ -48,6 +49,10 @@ def main(words: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    status = main()
+    status = 3
+    try:
+        status = main()
+    except Exception:
+        traceback.print_exc()
     sys.stdout.flush()
     os._exit(status)  # what was imported need not be taken apart

@@ -16,7 +16,7 @@ from torture.journal import Journal, Record, code_version, line, record_of, summ
 from torture.kinds import KINDS, clear, make_case
 from torture.sandbox import Limits, warm_up
 from torture.stage import Stage, make_stage
-from torture.verdicts import BAD
+from torture.verdicts import BAD, Verdict
 
 Key = tuple[str, int, int]
 
@@ -44,15 +44,22 @@ class Plan:
 
 def load_kinds() -> None:
     """Import every module that registers kinds, in the order of the summary."""
-    from torture import folders, images, recipes, tables, weights  # noqa: F401
+    from torture import kills  # noqa: F401, I001  (as the summary lists them)
+    from torture import recipes, runfolders, images, folders, tables, weights, faults  # noqa: F401
 
 
 def attempt(key: Key, work: Path, stage: Stage, version: str, keep: bool = False) -> Record:
-    """Make one try. A mistake of the harness itself ends it: a verdict must not hide one."""
+    """Make one try; a mistake of the harness itself is a finding too."""
     name, seed, number = key
     case = make_case(name, seed, number, work, stage, Limits())
     began = time.monotonic()
-    verdict = KINDS[name].attempt(case)
+    try:
+        verdict = KINDS[name].attempt(case)
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        verdict = Verdict(
+            "harness", f"{Path(where.filename).name}:{where.lineno}: {type(error).__name__}: {error}"[:300]
+        )
     seconds = time.monotonic() - began
     peak = max((outcome.peak for outcome in case.outcomes), default=0)
     shown = "; ".join(case.commands).replace(str(stage.path), "STAGE")

@@ -17,7 +17,8 @@ from torture.readers import Counts, count_folder
 from torture.sandbox import Job
 from torture.verdicts import ACCEPTED, Verdict, judge
 
-ODD_NAMES = ("a b", " a", "a ", "-a", "[x]", "ä", "ä", "名前", "a'b", 'a"b', "%s", "x" * 200, "CON", "a\nb", "a\tb", "A", "a",
+ODD_NAMES = ("a b", " a", "a ", "-a", "[x]", "ä", "ä", "名前", "a'b", 'a"b', "%s", "x" * 200, "CON", "a\nb", "a\tb",
+             "A", "a",
              "🙂", "0", "test", "train", "val", "a.png", *ESCAPES)  # fmt: skip
 COUNTED = "counted: "  # what opens the line with the counts
 
@@ -193,8 +194,10 @@ def _other_files(draw: random.Random, folder: Path, _root: Path) -> None:
 
 
 def _odd_file_names(draw: random.Random, folder: Path, _root: Path) -> None:
-    name = draw.choice([b"\xff\xfe.png", b"caf\xe9.png", b"a\nb.png", b"\x1b[2J.png", b"\x1b]0;x\x07.png", b"x" * 250 + b".png",
-                        b"-rf.png", b"a b.png", "ü.png".encode(), "\u202egnp.png".encode(), b"'.png", b"[red].png"])  # fmt: skip
+    name = draw.choice([b"\xff\xfe.png", b"caf\xe9.png", b"a\nb.png", b"\x1b[2J.png", b"\x1b]0;x\x07.png",
+                       b"x" * 250 + b".png",
+                        b"-rf.png", b"a b.png", "ü.png".encode(), "\u202egnp.png".encode(), b"'.png",
+                        b"[red].png"])  # fmt: skip
     with open(os.path.join(os.fsencode(folder), name), "wb") as file:  # noqa: PTH118, PTH123 (bytes)
         file.write(encode(pixels(draw, 5, 5), "PNG"))
 
@@ -229,6 +232,7 @@ def _root_is_odd(draw: random.Random, _folder: Path, root: Path) -> None:
 
 
 HOSTILITIES: tuple[Callable[[random.Random, Path, Path], int | None], ...] = (
-    _link_back, _two_links, _link_file, _hard_link, _pipe, _socket, _forbidden, _empty_class, _other_files, _odd_file_names,
+    _link_back, _two_links, _link_file, _hard_link, _pipe, _socket, _forbidden, _empty_class, _other_files,
+    _odd_file_names,
     _odd_folder_name, _broken, _deep_chain, _root_is_odd,
 )  # fmt: skip

@@ -112,8 +112,10 @@ def _zeros(draw: random.Random) -> tuple[bytes, str]:
 
 def _chunks(draw: random.Random) -> tuple[bytes, str]:
     extra = b"".join(
-        png_chunk(name, draw.choice([b"", b"\x00" * 50, draw.randbytes(40), b"x\x00\x00" + zlib.compress(bytes(2**22))]))
-        for name in draw.sample([b"iCCP", b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"gAMA", b"tRNS", b"PLTE", b"pHYs", b"acTL", b"fcTL",
+        png_chunk(name, draw.choice([b"", b"\x00" * 50, draw.randbytes(40),
+                  b"x\x00\x00" + zlib.compress(bytes(2**22))]))
+        for name in draw.sample([b"iCCP", b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"gAMA", b"tRNS", b"PLTE", b"pHYs",
+                                b"acTL", b"fcTL",
                                  b"cHRM", b"sRGB", b"abCD"], 3)
     )  # fmt: skip
     return png(8, 8, depth=draw.choice([1, 8, 16, 3]), colour=draw.choice([0, 2, 3, 4, 6, 7]), extra=extra), "png"
@@ -135,11 +137,15 @@ def _exif(draw: random.Random) -> tuple[bytes, str]:
 
 
 def _other(draw: random.Random) -> tuple[bytes, str]:
-    texts = (b"", b"text", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
-             b"%PDF-1.4", b"GIF89a", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"BM", b"II*\x00", b"RIFF\xff\xff\xff\xffWEBPVP8 ",
+    texts = (b"", b"text", b"<svg xmlns='http://www.w3.org/2000/svg'/>",
+             b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+             b"%PDF-1.4", b"GIF89a", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"BM", b"II*\x00",
+             b"RIFF\xff\xff\xff\xffWEBPVP8 ",
              b"P6 999999999 999999999 255\n", b"P5 3 3 65536\n", b"P1 1 1\n7", b"P6\n#" + b"x" * 10**6, b"\x00" * 5000,
-             b"/* XPM */\nstatic char *x[] = {\n\"9 9 1 1\",", b"#define x_width 99999\n#define x_height 99999\nstatic char x[]={",
-             b"SIMPLE  =                    T", b"8BPS\x00\x01" + b"\xff" * 30, b"icns\xff\xff\xff\xff", b"qoif\xff\xff\xff\xff\xff\xff\xff\xff\x04\x00",
+             b"/* XPM */\nstatic char *x[] = {\n\"9 9 1 1\",",
+             b"#define x_width 99999\n#define x_height 99999\nstatic char x[]={",
+             b"SIMPLE  =                    T", b"8BPS\x00\x01" + b"\xff" * 30, b"icns\xff\xff\xff\xff",
+             b"qoif\xff\xff\xff\xff\xff\xff\xff\xff\x04\x00",
              b"\x00\x00\x00\x1cftypheic" + b"\x00" * 16)  # fmt: skip
     data = draw.choice(texts)
     return data, draw.choice(

@@ -120,8 +120,8 @@ def line(row: Mapping[str, Any]) -> str:
     found = ", ".join(f"{row[word]} {word}" for word in BAD if row[word]) or "nothing found"
     extra = ", ".join(f"{row[key]} {key}" for key in ("kills", "finished", "inputs") if row.get(key))
     return (
-        f"{row['kind']:<12} {row['tries']:>6} tries ({extra}): {row['ok']} accepted, {row['refused']} refused, {found}; "
-        f"{row['mean_seconds']:.2f} s a try"
+        f"{row['kind']:<12} {row['tries']:>6} tries ({extra}): {row['ok']} accepted, {row['refused']} refused, {found}"
+        f"; {row['mean_seconds']:.2f} s a try"
     )
 
 

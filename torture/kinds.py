@@ -30,6 +30,7 @@ class Case:
     folder: Path  # empty, its own
     stage: Stage
     limits: Limits = field(default_factory=Limits)
+    stops: bool = True  # whether runs that train for long are stopped
     commands: list[str] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
 
@@ -61,7 +62,7 @@ class Case:
 
     def finish(self, process: Process) -> Outcome:
         """Wait for a process within the limits; a run that trains for long is stopped as by Ctrl-C."""
-        if process.watch(self.limits, self._trains):
+        if process.watch(self.limits, self._trains if self.stops else None):
             process.send(signal.SIGINT)
             again = process.seconds + STOP_AGAIN_SECONDS
             if process.watch(self.limits, lambda one: one.seconds > again):

@@ -15,13 +15,15 @@ TEXTS = (
     "", " ", "a" * 300, "a" * 5000, "nul\x00byte", "../../etc/passwd", "/etc/passwd", "~", "~nosuchuser/x", "~root",
     "/dev/zero", "/dev/stdin", ".", "..", "/", "name with spaces", "ünïcödé", "\udcff", "💣", "%s%n", "{0}", "${HOME}",
     "$(id)", "[bold]x[/]", "[/]", "<script>alert(1)</script>", "'", '"', "\\", "\n", "a\nb", "\t", "null", "true", "-1",
-    "0x10", "1e999", "nan", "inf", "-inf", "folder:", "folder:/", "folder:.", "parquet:/etc/passwd", "glyphs:", "glyphs:x=y",
+    "0x10", "1e999", "nan", "inf", "-inf", "folder:", "folder:/", "folder:.", "parquet:/etc/passwd", "glyphs:",
+    "glyphs:x=y",
     "folder:/dev", "first 0", "first -1", "first 99999999999", "last 1e9", "all all", "cuda:99", "cpu:7", "meta", "1PB",
     "0B", "-1GB", "1e30GB", "NaNMB", *ESCAPES,
 )  # fmt: skip
 NUMBERS = (
     0, 1, -1, 2, 7, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**64, 10**9, 10**12, 10**21, 10**400, -(10**9),
-    -(2**63), 0.0, -0.0, 0.5, 1.5, -0.5, 1e-300, 5e-324, 1e300, 1e308, -1e308, float("inf"), float("-inf"), float("nan"),
+    -(2**63), 0.0, -0.0, 0.5, 1.5, -0.5, 1e-300, 5e-324, 1e300, 1e308, -1e308, float("inf"), float("-inf"),
+      float("nan"),
     1e-9, 1 - 1e-16, 1000, 100_000, 1_000_000,
 )  # fmt: skip
 
@@ -38,7 +40,7 @@ def hostile_value(draw: random.Random, depth: int = 2) -> Tree:
         case 8:
             return [hostile_value(draw, depth - 1) for _ in range(draw.choice([0, 1, 2, 3, 50]))]
     return {
-        draw.choice(TEXTS[:12] + ("a", "lr", "name")): hostile_value(draw, depth - 1)
+        draw.choice((*TEXTS[:12], "a", "lr", "name")): hostile_value(draw, depth - 1)
         for _ in range(draw.choice([0, 1, 2]))
     }
 
@@ -56,7 +58,7 @@ def like(draw: random.Random, value: Tree) -> Tree:
     if isinstance(value, int):
         return draw.choice([number for number in NUMBERS if isinstance(number, int)])
     if isinstance(value, float):
-        return float(draw.choice([number for number in NUMBERS if abs(number) < 1e309]))
+        return float(draw.choice([number for number in NUMBERS if isinstance(number, float) or number < 10**300]))
     return draw.choice(TEXTS) if isinstance(value, str) else hostile_value(draw)
 
 

@@ -15,7 +15,8 @@ from torture.kinds import Case, kind
 from torture.mutate import Tree, hostile_text, hostile_value, like, mutate_bytes, mutate_tree, nearby_number
 from torture.verdicts import ACCEPTED, Verdict, judge
 
-FAMILIES = ("zofc", "simplecil", "ridge", "adapter-fo", "adapter-zo", "classifier-fo", "aper-fo", "ease-fo", "l2p-fo", "lae-fo",
+FAMILIES = ("zofc", "simplecil", "ridge", "adapter-fo", "adapter-zo", "classifier-fo", "aper-fo", "ease-fo", "l2p-fo",
+            "lae-fo",
             "coda-fo", "inflora-fo", "zo-ridge", "aper-zo", "lae-zo")  # fmt: skip
 SHAPING = {"extends", "presets", "preset", "rates", "resolved", "family", "name"}  # keys that change others
 SECTION_FAMILIES = {"lae": "lae-fo", "l2p": "l2p-fo", "coda": "coda-fo", "ease": "ease-fo", "inflora": "inflora-fo",
@@ -142,7 +143,8 @@ def _large(draw: random.Random, text: str) -> str:
 def _tag(draw: random.Random, text: str) -> str:
     tag = draw.choice([
         "!!python/object/apply:os.system ['touch owned']", "!!python/name:os.system", "!!binary aGk=", "!!set {a, b}",
-        "!!timestamp 2001-01-01", "!!omap [a: 1]", "!!merge x", "!!float nine", "!!int 0b11", "!!int zero", "!!float 1_0",
+        "!!timestamp 2001-01-01", "!!omap [a: 1]", "!!merge x", "!!float nine", "!!int 0b11", "!!int zero",
+        "!!float 1_0",
         "!!bool maybe", "!local 3", "!!str 3", "!!null x", "!!seq {}", "!!map []", "!!int ''", "!!float ''", "!<x> 1",
     ])  # fmt: skip
     return f"{text}\n{draw.choice(['seed', 'title', 'data', 'extra', 'peft'])}: {tag}\n"
@@ -152,14 +154,20 @@ def _line(draw: random.Random, text: str) -> str:
     lines = text.splitlines()
     place = draw.randrange(len(lines) + 1)
     added = draw.choice([
-        "seed: 1", "seed: 2\nseed: 3", "<<: {seed: 1}", "<<: *nothing", "&x seed: *x", "x: &x [*x]", "---", "...", "--- !x",
-        "%YAML 9.9", "%TAG ! x", "\tseed: 1", "? [1, 2]\n: 3", "? {a: 1}\n: 2", "'unfinished", '"\\xZZ": 1', "seed: |", "- 1",
-        "extends: recipe.yaml", "extends: [recipe.yaml, recipe.yaml]", "extends: /dev/zero", "extends: .", "extends: ''",
-        "extends: /etc/passwd", "extends: {a: 1}", "extends: 5", "extends: [[x]]", "extends: ../recipe.yaml", "extends: _base",
+        "seed: 1", "seed: 2\nseed: 3", "<<: {seed: 1}", "<<: *nothing", "&x seed: *x", "x: &x [*x]", "---", "...",
+        "--- !x",
+        "%YAML 9.9", "%TAG ! x", "\tseed: 1", "? [1, 2]\n: 3", "? {a: 1}\n: 2", "'unfinished", '"\\xZZ": 1',
+        "seed: |", "- 1",
+        "extends: recipe.yaml", "extends: [recipe.yaml, recipe.yaml]", "extends: /dev/zero", "extends: .",
+        "extends: ''",
+        "extends: /etc/passwd", "extends: {a: 1}", "extends: 5", "extends: [[x]]", "extends: ../recipe.yaml",
+        "extends: _base",
         "extends: ~nosuch", "presets: {paper: {seed: 1}}", "presets: 5", "presets: {x: {}}", "presets: {paper: 3}",
         "presets: {paper: {extends: x}}", "preset: 7", "resolved: true", "family: []", "rows: {a: {seed: 1}}", "1: 2",
-        "null: 2", "true: 1", ": 1", "a.b: 1", "data.classes: 4", "optimize: {x: {lr: 1}}", "optimize: {'': {}}", "optimize: []",
-        "optimize: {head: null}", "paper: {table: main, row: x, column: y}", "paper: {table: nosuch, row: [], column: {}}",
+        "null: 2", "true: 1", ": 1", "a.b: 1", "data.classes: 4", "optimize: {x: {lr: 1}}", "optimize: {'': {}}",
+        "optimize: []",
+        "optimize: {head: null}", "paper: {table: main, row: x, column: y}",
+        "paper: {table: nosuch, row: [], column: {}}",
     ])  # fmt: skip
     return "\n".join([*lines[:place], added, *lines[place:]]) + "\n"
 
@@ -206,7 +214,8 @@ def attempt_override(case: Case) -> Verdict:
         words += ["peft.blocks=first 2", "optimize.peft.epochs=1", "optimize.head.epochs=1"]
     hostile = [f"{name}={_value(draw, keys()[name])}" for name in names]
     if draw.random() < 0.05:
-        hostile = [draw.choice([f"{names[0]}", f"{names[0]}=", f"={names[0]}", f".{names[0]}=1", f"{names[0]}.x.y=1", "=", "==",
+        hostile = [draw.choice([f"{names[0]}", f"{names[0]}=", f"={names[0]}", f".{names[0]}=1", f"{names[0]}.x.y=1",
+                               "=", "==",
                                 f"{names[0].upper()}=1", f"{names[0]} = 1", f"{hostile_text(draw)}=1"])]  # fmt: skip
     clean = [word.replace("\x00", "\\0") if draw.random() < 0.5 else word for word in hostile]
     return case.judge("run", *words, *clean, "-q")

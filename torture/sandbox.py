@@ -12,6 +12,7 @@ import ctypes
 import errno
 import gc
 import io
+import multiprocessing.util
 import os
 import pkgutil
 import resource
@@ -270,6 +271,8 @@ def _child(
     status = 70
     try:
         os.setsid()
+        atexit._clear()  # what the parent does at its end is not for the child to do
+        atexit.register(multiprocessing.util._exit_function)
         _redirect(output)
         os.chdir(folder)
         os.environ.update(environment(home))
@@ -318,14 +321,15 @@ def _redirect(output: Path) -> None:
     os.dup2(nothing, 0)
     for target in (1, 2):
         os.dup2(written, target)
+    open_streams()
+
+
+def open_streams() -> None:
+    """The standard streams as an interpreter makes them of descriptors 0, 1 and 2."""
+    outputs = [io.BufferedWriter(io.FileIO(number, "w", closefd=False)) for number in (1, 2)]
     sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
-    sys.stdout = io.TextIOWrapper(
-        io.BufferedWriter(io.FileIO(1, "w", closefd=False)), encoding="utf-8", errors="surrogateescape"
-    )
-    sys.stderr = io.TextIOWrapper(
-        io.BufferedWriter(io.FileIO(2, "w", closefd=False)), encoding="utf-8", errors="backslashreplace",
-        line_buffering=True,
-    )  # fmt: skip
+    sys.stdout = io.TextIOWrapper(outputs[0], encoding="utf-8", errors="surrogateescape")
+    sys.stderr = io.TextIOWrapper(outputs[1], encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def _cut_network() -> None:
@@ -339,10 +343,8 @@ def _cut_network() -> None:
         connect(self, address)  # type: ignore[arg-type]
 
     socket.socket.connect = refuse  # type: ignore[method-assign, assignment]
-    with contextlib.suppress(ImportError):
-        from huggingface_hub import constants
-
-        constants.HF_HUB_OFFLINE = True
+    if hub := sys.modules.get("huggingface_hub.constants"):  # else it reads the variable
+        hub.__dict__["HF_HUB_OFFLINE"] = True
 
 
 @contextlib.contextmanager
@@ -357,10 +359,10 @@ def running(process: Process) -> Iterator[Process]:
 def command(words: Sequence[str]) -> Job:
     """The job of `zofc WORDS`."""
 
-    def job() -> object:
+    def job() -> None:
         from zofc.cli import main
 
         sys.argv = ["zofc", *words]
-        return main()
+        main()
 
     return job

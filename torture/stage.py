@@ -6,7 +6,9 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from torture.sandbox import Job, Limits, command, start
 
@@ -113,12 +115,11 @@ def _killed(words: Sequence[str]) -> Job:
     """The job of `zofc WORDS` that ends without a word after a number of checkpoints."""
 
     def job() -> object:
-        from zofc.training import trainer
-
+        trainer: Any = import_module("zofc.training.trainer")
         save, left = trainer.save_checkpoint, [KILL_AT_CHECKPOINT]
 
         def save_and_end(*arguments: object) -> None:
-            save(*arguments)  # type: ignore[arg-type]
+            save(*arguments)
             left[0] -= 1
             if not left[0]:
                 os._exit(0)

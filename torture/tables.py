@@ -126,7 +126,9 @@ def _hostile_images(draw: random.Random, count: int) -> list[Any]:
 
 def _hostile_labels(draw: random.Random, count: int) -> list[Any]:
     return draw.choice([
-        [-1] * count, [500_000_000 * (i % 2) for i in range(count)], [2**62] * count, [None, *[1] * (count - 1)], [1.5] * count,
-        ["ant"] * count, [[1, 2]] * count, [True, False] * (count // 2) + [True] * (count % 2), [0] * count, [None] * count,
+        [-1] * count, [500_000_000 * (i % 2) for i in range(count)], [2**62] * count, [None, *[1] * (count - 1)],
+        [1.5] * count,
+        ["ant"] * count, [[1, 2]] * count, [True, False] * (count // 2) + [True] * (count % 2), [0] * count,
+        [None] * count,
         list(range(count)), [2**31 * i for i in range(count)], [b"x"] * count, [{"a": 1}] * count, [3] * count,
     ])  # fmt: skip

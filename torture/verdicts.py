@@ -20,9 +20,11 @@ BAD = {
     "network": "tried to reach another machine",
     "wrong": "accepted, with a result other than an independent reader's",
     "lost": "a run or a file lost or changed",
+    "harness": "a mistake of the harness itself",
 }
 STATUSES = (0, 1, 2, 130)
 TRACEBACK = re.compile(r"^\s*(Traceback \(most recent call last\)|Fatal Python error)", re.MULTILINE)
+EXCEPTION = re.compile(r"^[\w.]+(?:Error|Exception|Interrupt|Exit|Invalid|Warning)\b.*", re.MULTILINE)
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")  # but tab, line feed and carriage return
 DETAIL = 300  # characters of the last line that are kept
 
@@ -53,7 +55,8 @@ def judge(outcome: Outcome, controls: bool = True) -> Verdict:
     if REACHED in outcome.text:
         return Verdict("network", next(line for line in outcome.text.splitlines() if REACHED in line))
     if TRACEBACK.search(outcome.text):
-        return Verdict("traceback", detail)
+        raised = EXCEPTION.findall(outcome.text)
+        return Verdict("traceback", ascii(raised[-1])[1:-1][:DETAIL] if raised else detail)
     if outcome.status not in STATUSES:
         return Verdict("crash", f"status {outcome.status}: {detail}")
     if controls and (sign := CONTROL.search(outcome.text)):

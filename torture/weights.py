@@ -42,9 +42,8 @@ def attempt_weights(case: Case) -> Verdict:
     path = draw.choice(MAKERS)(draw, case.folder, data)
     words = [word for word in case.stage.settings() if not word.startswith("backbone.name")]
     if draw.random() < 0.1:
-        words.append(
-            f"backbone.architecture={draw.choice(['vit_tiny_patch16_224', 'resnet18', 'x', '', 'vit_base_patch16_224'])}"
-        )
+        known = draw.choice(["vit_tiny_patch16_224", "resnet18", "x", "", "vit_base_patch16_224"])
+        words.append(f"backbone.architecture={known}")
     if draw.random() < 0.05:
         words.append(f"backbone.image_size={draw.choice([1, 7, 8, 24, 100_000, 10**9])}")
     name = path if draw.random() < 0.7 else Path(path.name)
@@ -187,7 +186,7 @@ def _arrays(draw: random.Random, folder: Path, data: bytes) -> Path:
         case 0:
             path.write_bytes(draw.choice([b"", b"PK", b"x" * 100]))
         case 1:
-            np.savez(path, **{"a": np.array([Evil()], dtype=object)})
+            np.savez(path, a=np.array([Evil()], dtype=object))
         case 2:
             with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
                 file.writestr(
@@ -201,7 +200,7 @@ def _arrays(draw: random.Random, folder: Path, data: bytes) -> Path:
                     ),
                 )
         case _:
-            np.savez(path, **{name.replace(".", "/"): value for name, value in arrays.items()})
+            np.savez(path, **{name.replace(".", "/"): value for name, value in arrays.items()})  # type: ignore[arg-type]
             if draw.random() < 0.8:
                 path.write_bytes(mutate_bytes(draw, path.read_bytes()))
     return path
@@ -210,7 +209,8 @@ def _arrays(draw: random.Random, folder: Path, data: bytes) -> Path:
 def _folder(draw: random.Random, folder: Path, data: bytes) -> Path:
     path = folder / "model"
     path.mkdir()
-    config: Any = {"architectures": ["ViTModel"], "model_type": draw.choice(["vit", "dinov2", "clip", "x"]), "hidden_size": 24, "num_hidden_layers": 3,
+    config: Any = {"architectures": ["ViTModel"], "model_type": draw.choice(["vit", "dinov2", "clip", "x"]),
+                                     "hidden_size": 24, "num_hidden_layers": 3,
               "num_attention_heads": 2, "intermediate_size": 96, "image_size": 16, "patch_size": 8, "num_channels": 3,
               "hidden_act": "gelu", "qkv_bias": True, "layer_norm_eps": 1e-6}  # fmt: skip
     if draw.random() < 0.3:
@@ -254,5 +254,6 @@ def _strange(draw: random.Random, folder: Path, _data: bytes) -> Path:
 
 
 MAKERS: tuple[Callable[[random.Random, Path, bytes], Path], ...] = (
-    _bytes, _bytes, _metadata, _metadata, _metadata, _header, _header, _tensors, _tensors, _torch, _torch, _arrays, _folder, _folder, _strange,
+    _bytes, _bytes, _metadata, _metadata, _metadata, _header, _header, _tensors, _tensors, _torch, _torch, _arrays,
+    _folder, _folder, _strange,
 )  # fmt: skip
