@@ -16,7 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from torture import campaign
-from torture.folders import compare
+from torture.folders import build_tree, compare
 from torture.journal import Journal, Record, summarize
 from torture.kills import Target, all_files, kill_and_continue
 from torture.kinds import KINDS, Case, kind, make_case
@@ -131,18 +131,23 @@ def test_a_few_tries_of_every_kind(name: str, stage: Stage, work: Path) -> None:
     """What they find is for `make torture` to say; here the harness itself must make no mistake and change nothing."""
     before = {run: all_files(run) for run in stage.runs}
     for number in range(1 if name.startswith("kill") else 3):
-        record = campaign.attempt((name, 1993, number), work, stage, "test")
+        record = campaign.attempt(
+            (name, 1993, number), work, stage, "test", limits=Limits(seconds=20 if name.startswith("kill") else 4)
+        )
         assert record.verdict != "harness", f"{record.detail} ({record.command})"
     assert before == {run: all_files(run) for run in stage.runs}
 
 
 def test_a_try_is_determined_by_its_number(stage: Stage, work: Path) -> None:
-    def files(number: int) -> dict[str, str]:
+    def names_and_commands(number: int) -> tuple[list[str], list[str]]:
+        case = make_case("overrides", 5, number, work, stage, Limits())
+        KINDS["overrides"].attempt(case)
+        commands = case.commands
         case = make_case("folders", 5, number, work, stage, Limits())
-        KINDS["folders"].attempt(case)
-        return all_files(case.folder / "images") if number != 3 else {}
+        build_tree(case.random, case.folder / "images")
+        return sorted(path.name for path in case.folder.rglob("*")), commands
 
-    assert files(0) == files(0) != files(1)
+    assert names_and_commands(0) == names_and_commands(0) != names_and_commands(1)
 
 
 def test_the_journal_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:

@@ -48,10 +48,12 @@ def load_kinds() -> None:
     from torture import recipes, runfolders, images, folders, tables, weights, faults  # noqa: F401
 
 
-def attempt(key: Key, work: Path, stage: Stage, version: str, keep: bool = False) -> Record:
+def attempt(
+    key: Key, work: Path, stage: Stage, version: str, keep: bool = False, limits: Limits | None = None
+) -> Record:
     """Make one try; a mistake of the harness itself is a finding too."""
     name, seed, number = key
-    case = make_case(name, seed, number, work, stage, Limits())
+    case = make_case(name, seed, number, work, stage, limits or Limits())
     began = time.monotonic()
     try:
         verdict = KINDS[name].attempt(case)

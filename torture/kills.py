@@ -254,7 +254,7 @@ def attempt_kill_run(case: Case) -> Verdict:
         "ridge": stage.ridge(),
         "workers": stage.zofc(*photos, "training.keep_tasks=false"),
     }
-    name = case.random.choice(["zofc", "zofc", "ridge", "workers"])
+    name = case.random.choice(["zofc"] * 7 + ["ridge"] * 4 + ["workers"])
     target = Target(f"kill-run-{name}", ["run", *choices[name], "-q"], run_results, _resume, LOOKS)
     return kill_and_continue(case, target)
 

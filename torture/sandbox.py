@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import ctypes
 import errno
+import faulthandler
 import gc
 import io
 import multiprocessing.util
@@ -272,7 +273,8 @@ def _child(
     try:
         os.setsid()
         atexit._clear()  # what the parent does at its end is not for the child to do
-        atexit.register(multiprocessing.util._exit_function)
+        atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
+        faulthandler.disable()
         _redirect(output)
         os.chdir(folder)
         os.environ.update(environment(home))
