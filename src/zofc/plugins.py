@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from zofc.errors import PluginError, nearest
+from zofc.paths import expand
 
 _Entry = TypeVar("_Entry")
 HINT = "; one of your own is loaded with --plugin FILE.py"
@@ -97,7 +98,7 @@ def is_ours(module: str) -> bool:
 
 def load_plugin(path: str | Path) -> None:
     """Run a Python file that registers methods, sources, PEFT modules or estimators; a file given twice is run once."""
-    file = Path(path).expanduser()
+    file = expand(path)
     if not file.is_file():
         raise PluginError(f"--plugin: no file '{path}'")
     if file.suffix != ".py":

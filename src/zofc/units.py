@@ -1,4 +1,5 @@
-"""How quantities are written and read, everywhere: bytes in binary units, durations, counts, percentages, names."""
+"""How quantities and text are written and read, everywhere: bytes in binary units, durations, counts, percentages,
+names, and what may not reach a terminal."""
 
 from __future__ import annotations
 
@@ -7,6 +8,9 @@ from collections.abc import Sequence
 
 NONE = "—"  # a value that there is not
 MIB, GIB = 2**20, 2**30
+# what a terminal obeys instead of showing it: control characters, and those that reverse the direction of text; and
+# halves of characters, which no encoding has. Tab and line feed are layout.
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029\ud800-\udfff]")
 
 
 def format_bytes(size: float | None) -> str:
@@ -61,3 +65,8 @@ def format_names(names: Sequence[str], most: int = 5) -> str:
     """The first names and how many more there are: `a, b, c and 37 more`."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def printable(text: str) -> str:
+    """Text that only shows: what a terminal would obey is written as an escape, such as \\x1b."""
+    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode(), text)

@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from pathlib import Path
 
 from zofc.data.source import SOURCES, kind_of
 from zofc.model.backbone import EMBEDDED, Backbone, load_backbone
 from zofc.model.catalog import CatalogEntry, backbones, is_downloaded
+from zofc.paths import expand
 from zofc.recipe import Recipe, load_recipe
 from zofc.runfolder import Run
 from zofc.training.device import pick_device
@@ -40,7 +40,7 @@ def source_of(word: str) -> str | None:
     """The data source that a word of the command line names; a folder of images needs no more than its path."""
     if SOURCES.knows(word.partition(":")[0]):
         return word
-    path = Path(word).expanduser()
+    path = expand(word)
     kind = None if Run(path).exists else kind_of(path)
     return None if kind is None else f"{kind}:{word}"
 

@@ -17,6 +17,7 @@ from zofc.cli import run, recommend, catalog, show, model, teach, analyse, repro
 from zofc.cli.application import app, err, is_override, out, print_error
 from zofc.cli.run import DEMONSTRATION
 from zofc.errors import ZofcError
+from zofc.paths import explain_os_error
 
 __all__ = ["DEMONSTRATION", "app", "err", "is_override", "main", "out"]
 
@@ -43,7 +44,8 @@ _reflow_help()
 
 
 def main() -> None:
-    """Run the command line. User errors are printed as messages; anything else is a defect and shows its trace."""
+    """Run the command line. User errors are printed as messages, and so are those of the operating system, such as a
+    folder that may not be read; anything else is a defect and shows its trace."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # where it is not UTF-8
@@ -52,3 +54,9 @@ def main() -> None:
     except ZofcError as error:
         print_error(error)
         raise SystemExit(error.exit_code) from None
+    except OSError as error:
+        print_error(f"{explain_os_error(error)}: {error.filename}" if error.filename else explain_os_error(error))
+        raise SystemExit(ZofcError.exit_code) from None
+    except MemoryError:
+        print_error("out of memory; give training.memory=auto, or smaller batches or images")
+        raise SystemExit(ZofcError.exit_code) from None

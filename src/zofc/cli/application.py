@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
-from zofc.errors import ZofcError
+from zofc.units import printable
 
 if TYPE_CHECKING:
     from zofc.recipe import Recipe
@@ -29,7 +29,16 @@ app = typer.Typer(
 
 
 class SafeConsole(Console):
-    """A console that prints text verbatim and falls silent when its reader has closed the pipe."""
+    """A console that shows text and never obeys it (no markup, no terminal escapes: names of classes and files come
+    from strangers), and that falls silent when its reader has closed the pipe."""
+
+    def __init__(self, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, emoji=False, markup=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """All that is printed passes here; control segments are rich's own, such as those that redraw a picture."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
 
     def on_broken_pipe(self) -> None:
         """Print nothing more when the reader is gone."""
@@ -37,8 +46,8 @@ class SafeConsole(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())  # for what is still to be flushed
 
 
-out = SafeConsole(emoji=False)
-err = SafeConsole(stderr=True, emoji=False)
+out = SafeConsole()
+err = SafeConsole(stderr=True)
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 RunPaths = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of run folders.")]
@@ -70,22 +79,22 @@ def _load_plugins(files: list[Path]) -> list[Path]:
 
 def say(text: str) -> None:
     """Print verbatim and unwrapped: the text may hold a path to copy."""
-    out.print(text, highlight=False, markup=False, soft_wrap=True)
+    out.print(text, highlight=False, soft_wrap=True)
 
 
 def note(text: str) -> None:
     """Print a note to standard error."""
-    err.print(f"[yellow]note[/]: {escape(text)}", highlight=False, soft_wrap=True)
+    err.print(Text.assemble(("note", "yellow"), f": {text}"), soft_wrap=True)
 
 
 def warn(text: str) -> None:
     """Print a warning to standard error."""
-    err.print(f"Warning: {text}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+    err.print(f"Warning: {text}", style="yellow", highlight=False, soft_wrap=True)
 
 
-def print_error(error: ZofcError) -> None:
+def print_error(error: object) -> None:
     """Print an error to standard error."""
-    err.print(f"[bold red]zofc:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+    err.print(Text.assemble(("zofc:", "bold red"), f" {error}"), soft_wrap=True)
 
 
 @contextmanager

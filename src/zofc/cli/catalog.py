@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from zofc.cli.application import PluginFiles, app, out
 from zofc.errors import RecipeError, nearest
@@ -61,9 +61,9 @@ def _print_settings(pattern: str) -> None:
         raise RecipeError(f"no setting has '{pattern}' in its name or description; without it, all are listed")
     for setting in chosen:
         values = f"{setting.values}; default {setting.default}"
-        out.print(f"[bold]{setting.key}[/]  {escape(values)}", highlight=False)
+        out.print(Text.assemble((setting.key, "bold"), f"  {values}"))
         below = textwrap.fill(setting.description, out.width, initial_indent=" " * 4, subsequent_indent=" " * 4)
-        out.print(below, highlight=False, markup=False, soft_wrap=True)
+        out.print(below, highlight=False, soft_wrap=True)
 
 
 def _recipes() -> Listing:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from zofc.cli.application import app, out
 from zofc.errors import Interrupted, RecipeError, nearest
@@ -65,7 +65,7 @@ def reproduce(
         _print_plan(plan.open(), workers)
         return
     try:
-        grids = studies.run_plan(plan, output, workers, lambda text: out.print(escape(text)))
+        grids = studies.run_plan(plan, output, workers, out.print)
     except KeyboardInterrupt:  # between two runs
         raise Interrupted(STOPPED) from None
     for grid in grids.values():
@@ -86,13 +86,13 @@ def _print_plan(cells: dict[str, Cell], workers: int) -> None:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for name, row in zip(cells, rows, strict=True):
         line, setting, seed = (word.ljust(width) for word, width in zip(row, widths, strict=True))
-        out.print(f"  {escape(f'{line}  {setting}  seed {seed}')}  [dim]{name}[/]", highlight=False, soft_wrap=True)
+        out.print(Text.assemble(f"  {line}  {setting}  seed {seed}  ", (name, "dim")), soft_wrap=True)
     estimate = forecast(list(cells.values()), workers)
     if estimate.seconds or not (estimate.unknown or estimate.refused):
         alone = "; what is timed has the machine for itself" * any(cell.job.alone for cell in cells.values())
         out.print(f"about {format_duration(estimate.seconds)} here with {workers} at a time{alone}")
     for heading, reasons in (("would be refused", estimate.refused), ("not estimated", estimate.unknown)):
         for text in describe_reasons(reasons):
-            out.print(f"[yellow]{heading}:[/] {escape(text)}", soft_wrap=True)
+            out.print(Text.assemble((f"{heading}:", "yellow"), f" {text}"), soft_wrap=True)
     if cells and len(cells) == sum(map(len, estimate.refused.values())):
         raise typer.Exit(1)

@@ -127,7 +127,7 @@ def _print_recipe(recipe: Recipe, plugins: bool) -> None:
         from zofc.methods import complete_recipe
 
         recipe = complete_recipe(recipe)
-    out.print(dump_recipe(recipe), markup=False, highlight=False, end="", soft_wrap=True)
+    out.print(dump_recipe(recipe), highlight=False, end="", soft_wrap=True)
 
 
 def _train_all(runs: Sequence[Run], reasons: Sequence[Sequence[str]], quiet: bool) -> None:

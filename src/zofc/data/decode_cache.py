@@ -31,6 +31,7 @@ from zofc.data.decoding import in_threads
 from zofc.data.source import EncodedImages, SourceOptions
 from zofc.data.stored import ENTRY, INDEX, PIXELS, Store
 from zofc.errors import DataError
+from zofc.paths import expand
 from zofc.units import format_bytes, parse_bytes
 
 try:
@@ -75,7 +76,7 @@ def cache_folder() -> Path:
     """$ZOFC_CACHE, else zofc in $XDG_CACHE_HOME or ~/.cache; decoded images have a folder of their own in it."""
     own = os.environ.get("ZOFC_CACHE")
     base = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "zofc")
-    return base.expanduser() / "decoded"
+    return expand(base) / "decoded"
 
 
 def cache_limit() -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofc.data.concat import JoinedImages
-from zofc.data.rgb import as_rgb, is_deep
+from zofc.data.rgb import as_rgb, check_extent, is_deep
 from zofc.data.source import ArrayImages, EncodedImages, Images, SourceOptions, open_encoded
 from zofc.data.stored import StoredImages
 from zofc.errors import BrokenImages, UnreadableImage
@@ -60,6 +60,7 @@ def find_faults(images: EncodedImages) -> list[UnreadableImage | None]:
             with open_encoded(images.items[index], images.names[index]) as image:
                 image.draft(None, (1, 1))  # JPEG: an eighth of the resolution, but all of the file is read
                 image.load()
+                check_extent(image.height, image.width, images.names[index])  # as loaded
                 if is_deep(image):
                     as_rgb(image, images.names[index])
         except UnreadableImage as error:

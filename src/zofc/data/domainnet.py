@@ -16,6 +16,8 @@ from zofc.data.file_list import FileList, expect_classes, open_file_lists, read_
 from zofc.data.roots import find_root
 from zofc.data.source import Source, SourceOptions, source
 from zofc.errors import DataError, nearest
+from zofc.limits import LIST_BYTES
+from zofc.paths import why_unreadable
 
 DOMAINNET = (
     "DomainNet, Peng et al., 'cleaned version': six archives and their train and test lists (https://ai.bu.edu/M3SDA)"
@@ -69,12 +71,16 @@ def _read_list(file: Path, domain: str) -> list[Entry]:
 
 
 def _read_yaml(file: Path) -> list[Entry]:
+    if reason := why_unreadable(file, LIST_BYTES):
+        raise DataError(f"cannot read the list {file}: {reason}")
     try:
         content = yaml.load(file.read_bytes(), Loader=YamlLoader)
         pairs = list(zip(content["data"], content["targets"], strict=True))
-    except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        if not all(isinstance(path, str) and isinstance(label, int | str) for path, label in pairs):
+            raise ValueError("an entry is neither text nor a number")
+    except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise DataError(f"{file}: expected the keys data and targets, two lists of one length ({error})") from error
-    return [_entry(str(p), str(label), f"{file} entry {number}") for number, (p, label) in enumerate(pairs, 1)]
+    return [_entry(path, str(label), f"{file} entry {number}") for number, (path, label) in enumerate(pairs, 1)]
 
 
 def _entry(path: str, label: str, where: str) -> Entry:

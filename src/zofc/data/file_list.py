@@ -16,6 +16,8 @@ from zofc.data.selection import check_trainable, select_split
 from zofc.data.source import EncodedImages, ImageSet, Source, SourceOptions
 from zofc.data.stored import StoredImages
 from zofc.errors import DataError
+from zofc.limits import LIST_BYTES
+from zofc.paths import why_unreadable
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,8 @@ def files_checksum(train: FileList, test: FileList) -> str:
 
 def read_lines(file: Path) -> list[tuple[int, str]]:
     """The lines of a list file that say something, numbered from 1."""
+    if reason := why_unreadable(file, LIST_BYTES):
+        raise DataError(f"cannot read the list {file}: {reason}")
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

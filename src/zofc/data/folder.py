@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -12,6 +11,7 @@ import numpy as np
 from zofc.data.file_list import FileList, open_file_lists
 from zofc.data.formats import REMEDIES, image_suffixes, missing_formats
 from zofc.data.roots import find_path
+from zofc.data.scanning import list_files, list_folder
 from zofc.data.selection import hold_out
 from zofc.data.source import Source, SourceOptions, source
 from zofc.errors import DataError
@@ -29,8 +29,6 @@ def folder(argument: str, options: SourceOptions) -> Source:
 
 def read_folder(name: str, root: Path, options: SourceOptions) -> Source:
     """The class folders under a root, with its own test set or one held out of each class."""
-    if not root.is_dir():
-        raise DataError(f"{name}: {root} is not a directory")
     inside = subfolders(root)
     test_folder = next((f for f in TEST_FOLDERS if f in inside), None)
     if "train" in inside and test_folder is not None:
@@ -40,7 +38,7 @@ def read_folder(name: str, root: Path, options: SourceOptions) -> Source:
                 f"{name}: class '{only_test[0]}' is in {test.base} but not in {train.base}; a class needs images "
                 f"to train on (such classes: {len(only_test)})"
             )
-        classes, listing = list_classes(name, train, options, ignored=test.ignored)
+        classes, listing = list_classes(name, train, options, test)
         return open_file_lists(name, classes, listing, file_list_of(test, classes), options)
     contents = scan(root, "train" if inside == ["train"] else "")
     classes, listing = list_classes(name, contents, options)
@@ -56,48 +54,63 @@ class Scan:
     base: Path
     files: Mapping[str, Sequence[str]]
     ignored: Sequence[str]  # other files, hidden ones apart
+    special: Sequence[str] = ()  # pipes, sockets and devices, which are never opened
+    loops: Sequence[str] = ()  # links that lead back, which are not followed
 
 
 def subfolders(root: Path) -> list[str]:
     """Names of the folders in a folder, sorted, hidden ones left out."""
-    return sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    return [path.name for path in list_folder(root).folders]
 
 
 def scan(root: Path, inside: str = "") -> Scan:
     """All files of known image types in class folders, at any depth; hidden files are passed over."""
     base = root / inside
-    loose = [p.relative_to(root) for p in base.iterdir() if p.is_file() and not p.name.startswith(".")]
-    suffixes = image_suffixes()
+    top, suffixes = list_folder(base), image_suffixes()
+
+    def relative(paths: Sequence[Path]) -> list[str]:
+        return sorted(path.relative_to(root).as_posix() for path in paths)
+
     files: dict[str, list[str]] = {}
-    ignored = sorted(p.as_posix() for p in loose)
-    for name in subfolders(base):
-        inside_class = sorted(file.relative_to(root).as_posix() for file in files_in(base / name))
-        files[name] = [file for file in inside_class if PurePath(file).suffix.lower() in suffixes]
+    ignored, special, loops = relative(top.files), relative(top.special), []
+    for folder in top.folders:
+        entries = list_files(folder)
+        inside_class = relative(entries.files)
+        files[folder.name] = [file for file in inside_class if PurePath(file).suffix.lower() in suffixes]
         ignored += [file for file in inside_class if PurePath(file).suffix.lower() not in suffixes]
-    return Scan(root, base, files, ignored)
+        special += relative(entries.special)
+        loops += relative(entries.loops)
+    _check_names(base, files)
+    return Scan(root, base, files, ignored, special, loops)
 
 
-def files_in(folder: Path) -> Iterator[Path]:
-    """All files at any depth but hidden ones."""
-    for inside, _, names in os.walk(folder, followlinks=True):
-        yield from (Path(inside, name) for name in names if not name.startswith("."))
+def _check_names(base: Path, files: Mapping[str, Sequence[str]]) -> None:
+    """Names of classes and files are written to files of a run, in UTF-8."""
+    for name in (*files, *(file for some in files.values() for file in some)):
+        if not _is_utf8(name):
+            raise DataError(f"{base}: the name '{name}' is not UTF-8; rename it")
+
+
+def _is_utf8(name: str) -> bool:
+    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def images_in(folder: Path) -> list[Path]:
     """The files of known image types in a folder, at any depth; there must be some. Those in formats that can be
-    decoded elsewhere are among them, to be reported one by one."""
+    decoded elsewhere are among them, to be reported one by one, and so are pipes and devices by such names."""
     suffixes = {*image_suffixes(), *REMEDIES}
-    images = sorted(file for file in files_in(folder) if file.suffix.lower() in suffixes)
+    entries = list_files(folder)
+    images = sorted(file for file in (*entries.files, *entries.special) if file.suffix.lower() in suffixes)
     if not images:
         raise DataError(f"{folder}: no images in this folder")
     return images
 
 
 def list_classes(
-    name: str, contents: Scan, options: SourceOptions, ignored: Sequence[str] = ()
+    name: str, contents: Scan, options: SourceOptions, test: Scan | None = None
 ) -> tuple[tuple[str, ...], FileList]:
-    """The classes in alphabetical order and their files; no class may be empty. Other files, `ignored` among them, are
-    named in notices."""
+    """The classes in alphabetical order and their files; no class may be empty. What else there is, in the folder of
+    the `test` images too, is named in notices."""
     if not any(contents.files.values()):
         raise DataError(
             f"{name}: no images in class folders under {contents.base}; expected {contents.base}/CLASS/image.jpg"
@@ -111,23 +124,31 @@ def list_classes(
             f"(empty folders: {len(empty)})"
             + _how_to_read([file for file in contents.ignored if file.startswith(f"{folder}/")])
         )
-    for text in (*_ignored_files([*contents.ignored, *ignored]), *_doubts(contents)):
+    for text in (*_ignored_entries([contents] if test is None else [contents, test]), *_doubts(contents)):
         options.notice(f"{name}: {text}")
     classes = tuple(contents.files)
     return classes, file_list_of(contents, classes)
 
 
-def _ignored_files(files: Sequence[str]) -> Iterator[str]:
-    """Which files are ignored and why, images first."""
+def _ignored_entries(scans: Sequence[Scan]) -> Iterator[str]:
+    """What is ignored and why, images first."""
+    files, special, loops = (
+        [file for one in scans for file in getattr(one, kind)] for kind in ("ignored", "special", "loops")
+    )
     missing, readable = missing_formats(files), image_suffixes()
     for (kind, remedy), images in missing.items():
         yield f"ignored {len(images)} {kind} image(s): {format_names(images)}. To read them: {remedy}"
     rest = sorted({*files} - {file for images in missing.values() for file in images})
     outside = [file for file in rest if PurePath(file).suffix.lower() in readable]
     others = [file for file in rest if PurePath(file).suffix.lower() not in readable]
-    for images, what in ((outside, "image(s) outside class folders"), (others, "file(s) that are not images")):
-        if images:
-            yield f"ignored {len(images)} {what}: {format_names(images)}"
+    for entries, what in (
+        (outside, "image(s) outside class folders"),
+        (others, "file(s) that are not images"),
+        (special, "pipe(s), socket(s) or device(s)"),
+        (loops, "link(s) that lead back to a folder above or to one that was listed already"),
+    ):
+        if entries:
+            yield f"ignored {len(entries)} {what}: {format_names(entries)}"
 
 
 def _how_to_read(files: Sequence[str]) -> str:

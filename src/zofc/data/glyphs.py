@@ -25,6 +25,7 @@ from zofc.data.glyph_drawing import RENDERER, SIDE, draw_character
 from zofc.data.glyph_styles import DEFAULT, Style, style
 from zofc.data.source import ImageSet, Source, SourceOptions, source
 from zofc.errors import DataError, nearest
+from zofc.limits import GENERATED_PER_CLASS
 
 PER_CLASS = {"train": 60, "test": 20}
 
@@ -139,6 +140,11 @@ def glyphs(argument: str, options: SourceOptions) -> Source:
     times, sheets = len(styles) if options.per_domain else 1, []
     for split, count in (("train", options.per_class), ("test", options.test_per_class)):
         per_class = PER_CLASS[split] if count is None else count
+        if times * per_class > GENERATED_PER_CLASS:
+            raise DataError(
+                f"{'data.per_class' if split == 'train' else 'data.test_per_class'}: glyphs draws at most "
+                f"{GENERATED_PER_CLASS:,} images of a class, got {times * per_class:,}"
+            )
         sheets.append(Sheet(characters, styles, split, options.seed, times * per_class))
     train, test = (sheet.image_set(domains) for sheet in sheets)
     name, classes = f"glyphs:{argument}" if argument else "glyphs", tuple(character.name for character in characters)

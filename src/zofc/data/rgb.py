@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image
 
 from zofc.errors import UnreadableImage
+from zofc.limits import IMAGE_ASPECT, IMAGE_PIXELS
 
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -24,10 +25,26 @@ TURNS = {
 def as_rgb(image: Image.Image | NDArray[Any], name: str) -> Image.Image:
     """A picture, or its pixels (height, width[, channels]), as 8-bit RGB; values of no known scale are refused."""
     if not isinstance(image, Image.Image):
+        if image.ndim > 1:  # else fromarray says what is wrong with it
+            check_extent(image.shape[0], image.shape[1], name)
         return Image.fromarray(_to_8_bits(image, name)).convert("RGB")
+    check_extent(image.height, image.width, name)
     turn = TURNS.get(orientation(image))  # asked first, as for the size: what comes after the pixels is not seen
+    # the pixels of some formats are larger than their header says
     rgb = (Image.fromarray(_to_8_bits(_values(image), name)) if is_deep(image) else image).convert("RGB")
+    check_extent(rgb.height, rgb.width, name)
     return rgb if turn is None else rgb.transpose(turn)
+
+
+def check_extent(height: int, width: int, name: str) -> None:
+    """Refuse a picture that takes too much memory: by itself, or once its short side has the size that models want."""
+    low, high = sorted((height, width))
+    extent = f"it is {width:,} × {height:,} pixels"
+    if low * high > IMAGE_PIXELS:
+        raise UnreadableImage(name, f"{extent}, more than the limit of {IMAGE_PIXELS:,}", "Scale it down.")
+    if high > IMAGE_ASPECT * low:
+        limit = f"one side is more than {IMAGE_ASPECT} times as long as the other, which is the limit"
+        raise UnreadableImage(name, f"{extent}: {limit}", "Crop it.")
 
 
 def is_deep(image: Image.Image) -> bool:
@@ -64,9 +81,18 @@ def _to_8_bits(values: NDArray[Any], name: str) -> NDArray[np.uint8]:
     if (kind, size) == ("u", 1):
         return values
     if (kind, size) == ("u", 2):
-        return np.rint(values / 257).astype(np.uint8)
+        return _scaled(values, 1 / 257)
     span = f" from {values.min():g} to {values.max():g}" if values.size and kind in "iuf" else ""
     if kind == "f" and values.size and values.min() >= 0 and values.max() <= 1:
-        return np.rint(values.astype(np.float64) * 255).astype(np.uint8)
+        return _scaled(values, 255)
     remedy = "give it 8 or 16 unsigned bits, or floats from 0 to 1"
     raise UnreadableImage(name, f"values of type {values.dtype}{span} have no known scale; {remedy}", "")
+
+
+def _scaled(values: NDArray[Any], factor: float) -> NDArray[np.uint8]:
+    """Values times a factor, rounded; some rows at a time, since float64 takes eight times as much."""
+    scaled = np.empty(values.shape, np.uint8)
+    for start in range(0, len(values), 256):
+        rows = slice(start, start + 256)
+        scaled[rows] = np.rint(values[rows].astype(np.float64) * factor)
+    return scaled

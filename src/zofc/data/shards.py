@@ -7,8 +7,7 @@ only the chosen images are decoded.
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,9 +25,13 @@ from zofc.data.selection import check_trainable, hold_out, select_split
 from zofc.data.source import EncodedImages, ImageSet, Source, SourceOptions
 from zofc.data.stored import Store, StoredImages
 from zofc.errors import DataError
+from zofc.limits import CLASSES, ROW_GROUP_BYTES, TABLE_ROWS
+from zofc.paths import parse_json, why_unreadable
+from zofc.units import format_bytes
 
 LABEL_NAMES = ("label", "fine_label", "labels", "target")  # which of several label columns is meant
 TEST_PREFIXES = ("test", "val")
+DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError)  # what pyarrow raises on bad files
 
 
 def read_parquet(name: str, path: Path, options: SourceOptions) -> Source:
@@ -111,7 +114,7 @@ class ShardRows:
 def find_columns(schema: Any, file: Path) -> Columns:
     """The image and label columns by their declared type, else by their Arrow type."""
     try:
-        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        features = parse_json(schema.metadata[b"huggingface"])["info"]["features"]
         declared = {name: str(feature.get("_type")) for name, feature in features.items() if name in schema.names}
     except (KeyError, TypeError, ValueError, AttributeError):
         features, declared = {}, {}
@@ -120,22 +123,41 @@ def find_columns(schema: Any, file: Path) -> Columns:
         named = [name for name, declared_kind in declared.items() if declared_kind == kind]
         return named or [f.name for f in schema if f.name != "domain" and fits(f.type)]
 
-    images = of_type("Image", lambda t: pa.types.is_struct(t) and t.get_field_index("bytes") >= 0)
+    images = [name for name in of_type("Image", _holds_bytes) if _holds_bytes(_only(schema, name, file))]
     labels = [name for name in of_type("ClassLabel", pa.types.is_integer) if name != "domain"]
+    labels = [name for name in labels if pa.types.is_integer(_only(schema, name, file))]
     preferred = [name for name in LABEL_NAMES if name in labels]
     if not images or not (preferred or len(labels) == 1):
         raise DataError(
-            f"{file}: expected an image column (a struct with `bytes`) and one integer label column, "
+            f"{file}: expected an image column (a struct with binary `bytes`) and one integer label column, "
             f"got the columns {', '.join(schema.names)}"
         )
     label = (preferred or labels)[0]
 
     def names(column: str) -> tuple[str, ...]:
-        return tuple(map(str, features[column].get("names") or ()))
+        listed = features[column].get("names") or ()
+        if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+            raise DataError(f"{file}: the class names of column {column} are no list of names: {str(listed)[:100]}")
+        return tuple(listed)
 
     domain = "domain" if declared.get("domain") == "ClassLabel" else None
     classes = names(label) if declared.get(label) == "ClassLabel" else ()
     return Columns(images[0], label, domain, classes or None, names(domain) if domain else ())
+
+
+def _holds_bytes(kind: Any) -> bool:
+    """Whether a column holds encoded images. Text would be taken for paths, and a table may not name local files."""
+    if not pa.types.is_struct(kind) or kind.get_field_index("bytes") < 0:
+        return False
+    inner = kind.field("bytes").type
+    return bool(pa.types.is_binary(inner) or pa.types.is_large_binary(inner))
+
+
+def _only(schema: Any, column: str, file: Path) -> Any:
+    """The type of a column, of which there may be only one by that name."""
+    if len(places := schema.get_all_field_indices(column)) > 1:
+        raise DataError(f"{file}: there are {len(places)} columns '{column}'; keep one of them")
+    return schema.field(column).type
 
 
 def read_rows(files: Sequence[Path], like: Columns | None = None) -> ShardRows:
@@ -157,13 +179,14 @@ def read_rows(files: Sequence[Path], like: Columns | None = None) -> ShardRows:
 
 
 def _integers(file: Path, column: str, names: Sequence[str] | None) -> NDArray[np.int64]:
-    values = pq.read_table(file, columns=[column])[column]
+    values = read_columns(file, column, lambda shard: shard.read([column]))
     if values.null_count:
         raise DataError(f"{file}: column {column} has {values.null_count} rows without a value")
     numbers: NDArray[np.int64] = values.to_numpy().astype(np.int64)
-    wrong = np.flatnonzero((numbers < 0) | (numbers >= (len(names) if names is not None else np.inf)))
-    if len(wrong):
-        raise DataError(f"{file} row {wrong[0]}: {column} {numbers[wrong[0]]} is not the number of a named class")
+    most = len(names) if names is not None else CLASSES
+    if len(wrong := np.flatnonzero((numbers < 0) | (numbers >= most))):
+        what = "the number of a named class" if names is not None else f"one of 0 to {CLASSES - 1:,}, the limit"
+        raise DataError(f"{file} row {wrong[0]}: {column} {numbers[wrong[0]]} is not {what}")
     return numbers
 
 
@@ -238,17 +261,44 @@ def _shard_bytes(file: Path, column: str, wanted: NDArray[np.int64]) -> list[byt
         inside = wanted[(wanted >= start) & (wanted < start + count)] - start
         start += count
         if len(inside):
-            images = shard.read_row_group(group, columns=[column])[column]
+            images = read_columns(file, column, partial(_row_group, group, column))
             items = pc.struct_field(images.take(pa.array(inside)), "bytes").to_pylist()
             encoded.extend(data or b"" for data in items)  # no bytes: found broken when it is decoded
     return encoded
 
 
 def _open(file: Path) -> Any:
+    if reason := why_unreadable(file):
+        raise DataError(f"cannot read {file}: {reason}")
     try:
-        return pq.ParquetFile(file)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"cannot read {file}: {error}") from error
+        shard = pq.ParquetFile(file)
+        groups = [shard.metadata.row_group(number) for number in range(shard.num_row_groups)]
+    except DAMAGE as error:
+        raise DataError(f"cannot read {file}: {_first_line(error)}") from error
+    rows, size = sum(group.num_rows for group in groups), max((group.total_byte_size for group in groups), default=0)
+    if rows > TABLE_ROWS or shard.metadata.num_rows != rows:
+        raise DataError(f"cannot read {file}: it states {rows:,} rows; the limit is {TABLE_ROWS:,}")
+    if size > ROW_GROUP_BYTES:
+        limit = f"the limit is {format_bytes(ROW_GROUP_BYTES)}; write it with smaller row groups"
+        raise DataError(f"cannot read {file}: a row group of {format_bytes(size)}; {limit}")
+    return shard
+
+
+def read_columns(file: Path, column: str, read: Callable[[Any], Any]) -> Any:
+    """What `read` takes of a shard's column; damaged pages are an error that names the file."""
+    shard = _open(file)
+    try:
+        return read(shard)[column]
+    except DAMAGE as error:
+        raise DataError(f"cannot read {file}, column {column}: {_first_line(error)}") from error
+
+
+def _row_group(group: int, column: str, shard: Any) -> Any:
+    return shard.read_row_group(group, [column])
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
 
 def _sha256(file: Path) -> str:

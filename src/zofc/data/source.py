@@ -7,7 +7,6 @@ A new source is one file with one function under `@source("name")`; it is reache
 from __future__ import annotations
 
 import io
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,8 +20,10 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from zofc.data.formats import image_formats, missing_format
-from zofc.data.rgb import as_rgb, upright_size
+from zofc.data.rgb import as_rgb, check_extent, upright_size
 from zofc.errors import DataError, UnreadableImage
+from zofc.limits import IMAGE_PIXELS
+from zofc.paths import expand, explain_os_error, path_kind, why_unreadable
 from zofc.plugins import Registry
 
 CacheMode = Literal["auto", "on", "off"]
@@ -77,9 +78,12 @@ class ArrayImages:
 @contextmanager
 def open_encoded(data: bytes | Path, name: str) -> Iterator[Image.Image]:
     """An encoded image, header read; what goes wrong then or inside is an error that names it."""
+    if isinstance(data, Path) and (reason := why_unreadable(data)):
+        raise UnreadableImage(name, reason, "")
     try:
         file = io.BytesIO(data) if isinstance(data, bytes) else data
         with Image.open(file, formats=image_formats()) as image:
+            check_extent(image.height, image.width, name)
             yield image
     except UnreadableImage:
         raise
@@ -89,15 +93,17 @@ def open_encoded(data: bytes | Path, name: str) -> Iterator[Image.Image]:
 
 def _unreadable(error: Exception, data: bytes | Path, name: str) -> UnreadableImage:
     match error:
-        case FileNotFoundError():
-            return UnreadableImage(name, "there is no such file", "")
-        case IsADirectoryError():
-            return UnreadableImage(name, "it is a directory", "")
+        case Image.DecompressionBombError():
+            return UnreadableImage(name, f"it has more pixels than the limit of {IMAGE_PIXELS:,}", "Scale it down.")
         case UnidentifiedImageError():
             if (missing := missing_format(data[:12] if isinstance(data, bytes) else _head(data))) is not None:
                 return UnreadableImage(name, f"{missing[0]} is not supported here; to read it: {missing[1]}", "")
             return UnreadableImage(name, "not an image of a known format")
-    return UnreadableImage(name, str(error))
+        case MemoryError():
+            return UnreadableImage(name, "there is not enough memory to decode it", "Scale it down.")
+        case OSError():
+            return UnreadableImage(name, explain_os_error(error))
+    return UnreadableImage(name, str(error) or f"it is damaged ({type(error).__name__})")
 
 
 def _head(file: Path) -> bytes:
@@ -244,15 +250,19 @@ def open_source(spec: str, options: SourceOptions) -> Source:
 def unknown_source(spec: str) -> str:
     """What to say of a source that has no known name: perhaps it is a path."""
     name = spec.partition(":")[0]
-    kind = kind_of(Path(os.path.expanduser(spec))) if spec else None  # noqa: PTH111 (Path's stops at an unknown user)
+    kind = kind_of(expand(spec)) if spec else None
     return f"unknown source '{name}'; did you mean {kind}:{spec}?" if kind else SOURCES.suggest(name)
 
 
 def kind_of(path: Path) -> str | None:
     """The name of the source that reads a path, if it looks like one."""
-    if path.is_dir():
-        return "parquet" if any(path.glob("*.parquet")) else "folder"
-    return "parquet" if path.is_file() and path.suffix == ".parquet" else None
+    try:
+        kind = path_kind(path)
+        if kind == "folder":
+            return "parquet" if any(path.glob("*.parquet")) else "folder"
+    except OSError:  # a name that no file can have, or a folder that may not be entered
+        return None
+    return "parquet" if kind == "file" and path.suffix == ".parquet" else None
 
 
 REMEMBERED = 2

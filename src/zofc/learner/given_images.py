@@ -39,7 +39,7 @@ class GivenImages:
         threads that are given the same image."""
         for item in self.items:
             if isinstance(item, Image.Image):
-                with self.locks[id(item) // 64 % 64], suppress(OSError):  # reported when the image is loaded
+                with self.locks[id(item) // 64 % 64], suppress(Exception):  # reported when the image is loaded
                     item.load()
 
     def __len__(self) -> int:
@@ -59,10 +59,12 @@ class GivenImages:
             return EncodedImages([bytes(item)], [str(index)]).load(0)
         try:
             return as_rgb(item if isinstance(item, Image.Image) else _pixels(item), str(index))
+        except DataError:
+            raise
         except (TypeError, ValueError) as error:
             forms = "a PIL image, an (h, w) or (h, w, 3) array, a (3, h, w) tensor, encoded bytes, a file nor a path"
             raise DataError(f"{name} is neither {forms}: {error}") from error
-        except OSError as error:
+        except Exception as error:  # on damaged images Pillow raises exceptions of every kind
             raise DataError(f"{name} cannot be read: {error}") from error
 
     def take(self, indices: NDArray[np.int64]) -> GivenImages:

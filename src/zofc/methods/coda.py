@@ -9,12 +9,13 @@ the classifier as `nn.Linear` does. Loss: cross-entropy + μ Σ_blocks Σ_{T = P
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from zofc import limits
 from zofc.errors import RecipeError
 from zofc.methods.base import method
 from zofc.methods.classifier import Classifier
@@ -23,24 +24,25 @@ from zofc.model.backbone import Backbone
 from zofc.model.components import KINDS, Components
 from zofc.model.params import Moving, under
 from zofc.model.vit import PROJECTED, Insert, Place
-from zofc.recipe import Positive, Recipe, Strict
+from zofc.recipe import Recipe, Strict
+from zofc.recipe.bounds import EvenTokens, PoolSize, Weight
 
 
 class CodaSettings(Strict):
     """CODA-Prompt: prefixes composed of components."""
 
-    pool: Positive = Field(100, description="components over all tasks")
-    per_task: Positive | None = Field(None, description="components per task, if not pool over the number of tasks")
-    length: Annotated[int, Field(gt=1, multiple_of=2)] = Field(8, description="tokens, half keys and half values")
+    pool: PoolSize = Field(100, description="components over all tasks")
+    per_task: PoolSize | None = Field(None, description="components per task, if not pool over the number of tasks")
+    length: EvenTokens = Field(8, description="tokens, half keys and half values")
     blocks: str | tuple[int, ...] = Field("first 5", description="where the prefixes stand, as peft.blocks says it")
-    orthogonality: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="weight of the penalty on components that are not orthogonal"
-    )
+    orthogonality: Weight = Field(0.0, description="weight of the penalty on components that are not orthogonal")
 
 
 def components_per_task(recipe: Recipe) -> int:
     """The pool shared out among the tasks that the recipe plans; tasks beyond them bring as many again."""
     coda, data = recipe.section("coda", CodaSettings), recipe.data
+    if (coda.per_task or coda.pool) * coda.length > limits.POOL_TOKENS:
+        raise RecipeError(f"coda: components times coda.length may be at most {limits.POOL_TOKENS:,} tokens")
     if coda.per_task is not None:
         return coda.per_task
     tasks = data.planned_tasks

@@ -7,7 +7,7 @@ synthesised from the later classes: as similar as it is to them in its own subsp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -23,13 +23,13 @@ from zofc.model.peft import make_peft
 from zofc.model.peft_base import PeftModule
 from zofc.model.ridge import CalibrationSample
 from zofc.model.vit import State
-from zofc.recipe import Recipe, Strict
+from zofc.recipe import Recipe, Strict, Weight
 
 
 class EaseSettings(Strict):
     """Expandable subspace ensemble."""
 
-    alpha: Annotated[float, Field(ge=0)] = Field(0.1, description="weight of the other tasks' subspaces, in all")
+    alpha: Weight = Field(0.1, description="weight of the other tasks' subspaces, in all")
 
 
 @method("ease", settings=EaseSettings)

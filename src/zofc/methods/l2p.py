@@ -11,13 +11,14 @@ Prompts, keys and classifier start as in the PyTorch port; `l2p.init=jax head.in
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from zofc import limits
 from zofc.errors import RecipeError
 from zofc.methods.base import method
 from zofc.methods.classifier import Classifier
@@ -25,16 +26,17 @@ from zofc.model import vit as walking
 from zofc.model.backbone import START, Backbone
 from zofc.model.params import Moving, frozen, taken
 from zofc.model.vit import State
-from zofc.recipe import Positive, Recipe, Strict
+from zofc.recipe import Recipe, Strict
+from zofc.recipe.bounds import PoolSize, PromptTokens, Weight
 
 
 class L2pSettings(Strict):
     """Learning to prompt: a pool of prompts, chosen by keys."""
 
-    pool: Positive = Field(10, description="prompts there are, shared by all tasks")
-    length: Positive = Field(5, description="tokens of a prompt")
-    top: Positive = Field(5, description="prompts chosen")
-    pull: Annotated[float, Field(ge=0)] = Field(0.1, description="weight of the pull between query and chosen keys")
+    pool: PoolSize = Field(10, description="prompts there are, shared by all tasks")
+    length: PromptTokens = Field(5, description="tokens of a prompt")
+    top: PoolSize = Field(5, description="prompts chosen")
+    pull: Weight = Field(0.1, description="weight of the pull between query and chosen keys")
     init: Literal["port", "jax"] = Field(
         "port", description="prompts and keys start uniform in (−1, 1), as in the PyTorch port, or jax: in (0, 0.01)"
     )
@@ -98,6 +100,14 @@ class LearningToPrompt(Classifier):
             raise RecipeError(
                 "backbone.name: L2P's prompts take the position of the class token, and that of "
                 f"'{backbone.name}' has none; choose a ViT whose class token has a positional embedding"
+            )
+        if (
+            settings.pool * settings.length > limits.POOL_TOKENS
+            or settings.top * settings.length > limits.PROMPT_TOKENS
+        ):
+            raise RecipeError(
+                f"l2p: pool times length may be at most {limits.POOL_TOKENS:,} tokens, and top times length "
+                f"{limits.PROMPT_TOKENS:,}, which stand beside those of the image"
             )
         if settings.top > settings.pool:
             raise RecipeError(f"l2p.top: expected at most l2p.pool, {settings.pool}, got {settings.top}")

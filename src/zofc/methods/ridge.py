@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
@@ -13,15 +13,16 @@ from zofc.methods.base import FROZEN, Batches, Method, method
 from zofc.model.backbone import Backbone
 from zofc.model.image_ridge import ImageRidge
 from zofc.model.ridge import CalibrationSample, RidgeHead, draw_projection
-from zofc.recipe import Positive, Recipe, Strict
+from zofc.recipe import Recipe, Strict
+from zofc.recipe.bounds import Bytes, Megabytes, Projection
 
 
 class RidgeSettings(Strict):
     """The closed-form head: ridge regression on the features."""
 
-    projection: Annotated[int, Field(ge=0)] = Field(0, description="width of the random projection; 0: none")
+    projection: Projection = Field(0, description="width of the random projection; 0: none")
     orthogonal: bool = Field(False, description="projection: blocks of directions at right angles")
-    budget: Positive | None = Field(
+    budget: Bytes | None = Field(
         64_000_000, description="bytes for the largest matrix, which caps the projection; null: no limit"
     )
     fallback: bool = Field(
@@ -34,7 +35,7 @@ class RidgeSettings(Strict):
         description="what λ is chosen with: all tasks so far; the current task alone, as in RanPAC; or all images, by "
         "a rule that does not depend on how they were divided into tasks, with their features kept",
     )
-    keep_features: Annotated[int, Field(ge=1_000_000)] = Field(
+    keep_features: Megabytes = Field(
         256_000_000, description="bytes for the features that strength_from=images keeps; beyond, no class is removed"
     )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import pickle
 import re
 import zipfile
@@ -22,6 +21,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from zofc.errors import WeightsError
+from zofc.limits import JSON_BYTES
+from zofc.paths import parse_json, why_unreadable
 from zofc.units import format_bytes
 
 SAFETENSORS_SUFFIX = ".safetensors"
@@ -68,6 +69,8 @@ class NamedTensors:
 
 def read_checkpoint(path: Path) -> NamedTensors:
     """The tensors of a safetensors file or a torch checkpoint; its content decides, not its suffix."""
+    if reason := why_unreadable(path):
+        raise WeightsError(f"backbone.name: {path} cannot be read: {reason}")
     try:
         with path.open("rb") as file:
             start = file.read(64)
@@ -99,7 +102,7 @@ def _read_safetensors(path: Path) -> NamedTensors:
         with safe_open(path, framework="pt") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
             return NamedTensors(path, tensors, file.metadata() or {})
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:  # also of types torch lacks
         size, expected = path.stat().st_size, _expected_size(path)
         if expected and size < expected:
             raise _truncated(path, f"{format_bytes(size)} of {format_bytes(expected)}") from error
@@ -114,7 +117,7 @@ def _expected_size(path: Path) -> int | None:
             return None
         header = file.read(length)
     try:
-        entries = json.loads(header)
+        entries = parse_json(header)
         ends = [int(entry["data_offsets"][1]) for key, entry in entries.items() if key != "__metadata__"]
         return 8 + length + max(ends)
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -139,7 +142,7 @@ def _load_torch(path: Path, start: bytes) -> Any:
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):  # training options, plain data
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
-    except (RuntimeError, ValueError, EOFError, OSError, KeyError, pickle.UnpicklingError) as error:
+    except Exception as error:  # on damaged files the unpickler raises exceptions of every kind
         raise WeightsError(f"backbone.name: {path} {_refusal(path, error)}") from error
 
 
@@ -147,8 +150,14 @@ def _zip_problem(path: Path) -> str:
     """Why a zip archive is no torch checkpoint; empty if it is one."""
     if not zipfile.is_zipfile(path):
         return "is truncated (the end of its zip archive is missing); download it again"
-    with zipfile.ZipFile(path) as archive:
-        entries = {name.rpartition("/")[2] for name in archive.namelist()}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = {name.rpartition("/")[2] for name in archive.namelist()}
+            packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        return f"is a damaged zip archive ({error}); download it again"
+    if packed and "data.pkl" in entries:  # torch stores as is; a small archive may hold any amount
+        return "is a compressed zip archive, which torch does not write; extract it and save its weights again"
     if "constants.pkl" in entries:
         command = _save_command(path).replace("torch.load", "torch.jit.load").replace(", weights_only=False", "")
         return f"is a TorchScript archive, a program with weights; save them alone, where you trust it: {command}"
@@ -160,7 +169,8 @@ def _refusal(path: Path, error: Exception) -> str:
     if isinstance(error, EOFError):
         return "is truncated; download it again"
     if not isinstance(error, pickle.UnpicklingError):
-        return f"is not a readable torch checkpoint: {str(error).splitlines()[0][:200]}"
+        text = (str(error).splitlines() or [""])[0][:200] or type(error).__name__
+        return f"is not a readable torch checkpoint: {text}"
     classes = _pickled_classes(path) or re.findall(r"GLOBAL ([\w.]+)", str(error))
     if not classes:
         return "is not a readable torch checkpoint: its pickle is damaged or of another program; save its state dict"
@@ -181,7 +191,7 @@ def _pickled_classes(path: Path) -> list[str]:
     """The classes that a checkpoint needs beside torch's tensors, torch's own last; none known for old formats."""
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except (ValueError, RuntimeError, pickle.UnpicklingError):
+    except Exception:  # see _load_torch
         return []
     return sorted(names, key=lambda name: (name.startswith("torch."), name))
 
@@ -205,8 +215,10 @@ def unwrap(content: Any, path: Path) -> dict[str, Tensor]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object that lies beside weights."""
+    if reason := why_unreadable(path, JSON_BYTES):
+        raise WeightsError(f"backbone.name: {path} cannot be read: {reason}")
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = parse_json(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise WeightsError(f"backbone.name: {path} cannot be read: {error}") from error
     if not isinstance(content, dict):

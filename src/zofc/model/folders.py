@@ -6,10 +6,11 @@ made. What timm cannot express exactly is refused.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import timm
@@ -28,8 +29,17 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from zofc.errors import WeightsError
+from zofc.limits import VIT_BLOCKS, VIT_PIXELS, VIT_TOKENS, VIT_WIDTH
 from zofc.model.checkpoints import NamedTensors, read_checkpoint, read_json
-from zofc.model.geometry import EmptyVit, empty_vit, hidden_ratio, statistics, swiglu_arguments
+from zofc.model.geometry import (
+    EmptyVit,
+    check_tokens,
+    empty_vit,
+    hidden_ratio,
+    statistics,
+    swiglu_arguments,
+    three_numbers,
+)
 from zofc.model.open_clip_folder import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS, vit_of_open_clip
 from zofc.model.vit import check_known
 
@@ -141,7 +151,13 @@ def weight_files(folder: Path) -> list[Path]:
         raise WeightsError(f"backbone.name: no weights in {folder}: none of {', '.join(names)}")
     if path.suffix != ".json":
         return [path]
-    shards = sorted({folder / str(name) for name in dict(read_json(path).get("weight_map", {})).values()})
+    try:
+        listed = {str(name) for name in dict(read_json(path).get("weight_map", {})).values()}
+    except (TypeError, ValueError) as error:
+        raise WeightsError(f"backbone.name: the weight_map of {path} is no list of files: {error}") from error
+    if foreign := sorted(name for name in listed if PurePath(name).name != name):
+        raise WeightsError(f"backbone.name: {path} lists '{foreign[0]}', which is not a file of its folder")
+    shards = sorted(folder / name for name in listed)
     if missing := [shard.name for shard in shards if not shard.is_file()]:
         raise WeightsError(
             f"backbone.name: {folder} lacks {len(missing)} of {len(shards)} shards that {path.name} lists, "
@@ -180,7 +196,9 @@ def vit_of_folder(folder: Path) -> EmptyVit:
     make = _vit_of_timm if "architecture" in config else _vit_of_transformers
     try:
         return make(folder, config)
-    except (TypeError, ValueError, AttributeError, RuntimeError, AssertionError) as error:  # values of other types
+    except WeightsError:
+        raise
+    except Exception as error:  # values of other types
         raise WeightsError(f"backbone.name: {folder / CONFIG_FILE} or a file beside it is wrong: {error}") from error
 
 
@@ -191,9 +209,22 @@ def _vit_of_timm(folder: Path, config: ModelConfig) -> EmptyVit:
             f"backbone.name: {folder / CONFIG_FILE} has the architecture '{name}', which timm {timm.__version__} "
             "does not have; only vision transformers of timm are supported"
         )
-    vit = check_known(empty_vit(name, **(config.get("model_args") or {})))
+    vit = check_known(empty_vit(name, **_model_arguments(config.get("model_args") or {})))
     mean, std = statistics(vit)
-    return EmptyVit(vit, tuple(about.get("mean", mean)), tuple(about.get("std", std)), any_grid=True)
+    mean, std = three_numbers("mean", about.get("mean", mean)), three_numbers("std", about.get("std", std))
+    return EmptyVit(vit, mean, std, any_grid=True)
+
+
+def _model_arguments(given: ModelConfig) -> ModelConfig:
+    """Arguments of the model itself: others of timm, such as checkpoint_path, would have it read and unpickle files."""
+    known = {*inspect.signature(VisionTransformer.__init__).parameters} - {"self"}
+    if foreign := sorted({*given} - known):
+        raise ValueError(f"model_args has {', '.join(foreign)[:300]}, no argument of timm's VisionTransformer")
+    limits = {"depth": VIT_BLOCKS, "embed_dim": VIT_WIDTH, "img_size": VIT_PIXELS, "reg_tokens": VIT_TOKENS}
+    for key, most in limits.items():
+        if isinstance(value := given.get(key), (int, float)) and not 0 <= value <= most:
+            raise ValueError(f"model_args has {key}={value}; the limit is {most}")
+    return given
 
 
 def _vit_of_transformers(folder: Path, config: ModelConfig) -> EmptyVit:
@@ -210,6 +241,7 @@ def _vit_of_transformers(folder: Path, config: ModelConfig) -> EmptyVit:
     if problem:
         raise WeightsError(f"backbone.name: {folder / CONFIG_FILE}: {problem}")
     size = _side(values["image_size"])
+    check_tokens(size or 0, _side(values["patch_size"]) or 1)
     made = VisionTransformerDistilled if TWO_TOKENS in (config.get("architectures") or ()) else VisionTransformer
     arguments = {
         "img_size": size,
@@ -235,8 +267,9 @@ def _vit_of_transformers(folder: Path, config: ModelConfig) -> EmptyVit:
 def _unsupported(config: ModelConfig) -> str:
     """Why timm's VisionTransformer cannot be what a configuration describes; empty if it can."""
     for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
-        if not isinstance(config[key], int) or config[key] < 1:
-            return f"{key} is {config[key]!r}, not a positive integer"
+        most = VIT_BLOCKS if key == "num_hidden_layers" else 8 * VIT_WIDTH
+        if not isinstance(config[key], int) or not 1 <= config[key] <= most:
+            return f"{key} is {config[key]!r}, expected an integer from 1 to {most}, the limit"
     if not isinstance(config["layer_norm_eps"], (int, float)):
         return f"layer_norm_eps is {config['layer_norm_eps']!r}, not a number"
     for key in ("image_size", "patch_size"):
@@ -275,9 +308,7 @@ def _normalization(processor: ModelConfig, family: Family) -> tuple[tuple[float,
     if not processor.get("do_normalize", True):
         return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
     mean, std = processor.get("image_mean") or family.mean, processor.get("image_std") or family.std
-    if len(mean) != 3 or len(std) != 3:
-        raise ValueError(f"image_mean and image_std are {mean} and {std}, not three numbers each")
-    return tuple(map(float, mean)), tuple(map(float, std))
+    return three_numbers("image_mean", mean), three_numbers("image_std", std)
 
 
 def _describe_config(config: ModelConfig) -> str:

@@ -17,6 +17,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from zofc.errors import RecipeError, WeightsError, nearest
+from zofc.limits import VIT_BLOCKS, VIT_PIXELS, VIT_TOKENS, VIT_WIDTH
 
 Shapes = Mapping[str, tuple[int, ...]]  # of a ViT's weights, by timm's names
 GEOMETRY = ("img_size", "patch_size", "embed_dim", "depth", "num_heads")
@@ -76,6 +77,10 @@ def set_image_size(vit: VisionTransformer, size: int | None, name: str) -> None:
             f"backbone.image_size: {size} is not a multiple of {patch}, the patch size of '{name}'; "
             f"the nearest sizes are {sizes}"
         )
+    try:
+        check_tokens(size, patch)
+    except ValueError as error:
+        raise RecipeError(f"backbone.image_size: {error}") from error
     vit.set_input_size(img_size=(size, size))
 
 
@@ -99,10 +104,42 @@ def vit_of_metadata(path: Path, metadata: Mapping[str, str], shapes: Shapes) -> 
         return _vit_of_dinov2(shapes)
     try:
         geometry = {key: int(metadata[key]) for key in GEOMETRY}
-        mean, std = (tuple(float(v) for v in metadata.get(key, "0.5,0.5,0.5").split(",")) for key in ("mean", "std"))
+        check_geometry(*geometry.values())
+        mean, std = (three_numbers(key, metadata.get(key, "0.5,0.5,0.5").split(",")) for key in ("mean", "std"))
+        blocks = len({name.split(".")[1] for name in shapes if name.startswith("blocks.")})
+        if blocks != geometry["depth"]:
+            raise ValueError(f"it has {blocks} blocks, not depth={geometry['depth']}")
     except ValueError as error:
-        raise WeightsError(f"backbone.name: the metadata of {path} cannot be read: {error}") from error
+        raise WeightsError(f"backbone.name: the metadata of {path} cannot be used: {str(error)[:300]}") from error
     return EmptyVit(_vit_of_shapes(geometry, shapes), mean, std)
+
+
+def check_geometry(size: int, patch: int, width: int, depth: int, heads: int) -> None:
+    """Refuse numbers that no ViT can have, and those beyond the limits before a model of that size is made."""
+    limits = {"img_size": (size, VIT_PIXELS), "patch_size": (patch, size), "embed_dim": (width, VIT_WIDTH),
+              "depth": (depth, VIT_BLOCKS), "num_heads": (heads, width)}  # fmt: skip
+    for key, (value, most) in limits.items():
+        if not 1 <= value <= most:
+            raise ValueError(f"{key}={value}, expected 1 to {most}, the limit")
+    if width % heads:
+        raise ValueError(f"num_heads={heads} does not divide embed_dim={width}")
+    check_tokens(size, patch)
+
+
+def check_tokens(size: int, patch: int) -> None:
+    """Refuse images of so many tokens that attention between them would take more memory than there is."""
+    if (tokens := (size // patch) ** 2) > VIT_TOKENS:
+        raise ValueError(
+            f"images of {size} px in patches of {patch} are {tokens:,} tokens; the limit is {VIT_TOKENS:,}"
+        )
+
+
+def three_numbers(name: str, values: Any) -> tuple[float, ...]:
+    """The mean or std of the three channels; ValueError if it is none."""
+    numbers = tuple(map(float, values))
+    if len(numbers) != 3 or not all(map(math.isfinite, numbers)) or (name.endswith("std") and min(numbers) <= 0):
+        raise ValueError(f"{name} is {str(values)[:100]}, expected three numbers, of std above 0")
+    return numbers
 
 
 def _vit_of_dinov2(shapes: Shapes) -> EmptyVit | None:

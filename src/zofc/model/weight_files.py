@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import timm
 import torch
 from timm.models.vision_transformer import VisionTransformer
@@ -30,8 +30,10 @@ from zofc.model.geometry import (
 )
 from zofc.model.naming import Tower, to_timm_names
 from zofc.model.vit import check_known
+from zofc.paths import expand, find_existing, why_unreadable
 from zofc.recipe import BackboneSettings
 from zofc.recipe.schema import WEIGHT_SUFFIXES
+from zofc.units import format_bytes
 
 NPZ_SUFFIX = ".npz"
 
@@ -49,11 +51,11 @@ class LocalVit:
 
 def find_weights(name: str) -> Path | None:
     """A file or folder as given, in the working directory, or under $ZOFC_DATA; None if there is none."""
-    return next((place for place in _places(name) if place.exists()), None)
+    return find_existing(_places(name), "backbone.name", WeightsError)
 
 
 def _places(name: str) -> list[Path]:
-    path = Path(name).expanduser()
+    path = expand(name)
     return list(dict.fromkeys((path, Path(os.environ.get("ZOFC_DATA") or "", path))))  # an absolute path stays itself
 
 
@@ -69,6 +71,8 @@ def load_weights(recipe: BackboneSettings) -> LocalVit:
     path = find_weights(recipe.name)
     if path is None:
         raise _not_there(recipe.name)
+    if not path.is_dir() and (reason := why_unreadable(path)):
+        raise WeightsError(f"backbone.name: {path} cannot be read: {reason}")
     checksum = sha256_of_files(described_files(path)) if path.is_dir() else sha256(path)
     if recipe.checksum and checksum != recipe.checksum.lower():
         raise WeightsError(f"backbone.checksum: {path} has sha256 {checksum}, the recipe expects {recipe.checksum}")
@@ -121,6 +125,11 @@ def _assign(vit: VisionTransformer, tower: Tower, path: Path) -> None:
         for key, value in state.items()
         if key in wanted and value.shape != wanted[key].shape
     ]
+    wrong += [
+        f"{key} holds {'NaN or infinite numbers' if value.is_floating_point() else str(value.dtype)}"
+        for key, value in state.items()
+        if key in wanted and not (value.is_floating_point() and bool(value.float().isfinite().all()))
+    ]
     wrong += [f"{key} is missing" for key in wanted if key not in state]
     wrong += [f"{key} is not a parameter of this architecture" for key in state if key not in wanted]
     if wrong:
@@ -135,13 +144,25 @@ def _load_npz(path: Path, architecture: str | None) -> VisionTransformer:
     with named_init(0):  # what the file does not hold, such as layer scale, starts as timm has it
         vit: VisionTransformer = timm.create_model(check_architecture(architecture), pretrained=False, num_classes=0)
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            if "embedding/kernel" not in arrays:
-                raise WeightsError(f"backbone.name: {path} holds no vision transformer in the published npz layout")
+        _check_npz(path, sum(value.nbytes for value in vit.state_dict().values()))
         vit.load_pretrained(str(path))
-    except (OSError, EOFError, ValueError, KeyError, RuntimeError, AssertionError) as error:
+    except WeightsError:
+        raise
+    except Exception as error:  # zip archives, headers and shapes go wrong in many ways
         raise WeightsError(f"backbone.name: {path} does not fit {architecture}: {first_line(error)}") from error
     return vit
+
+
+def _check_npz(path: Path, size: int) -> None:
+    """Refuse archives of other content, and those whose arrays take much more than the weights: they are compressed."""
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+    most = 4 * size + 2**28  # beside the weights, a classifier for 21,843 classes or a state of an optimizer
+    if (total := sum(entry.file_size for entry in entries)) > most:
+        limit = f"more than the limit of {format_bytes(most)} for this architecture"
+        raise WeightsError(f"backbone.name: {path} holds {format_bytes(total)}, {limit}")
+    if not any(entry.filename == "embedding/kernel.npy" for entry in entries):
+        raise WeightsError(f"backbone.name: {path} holds no vision transformer in the published npz layout")
 
 
 @contextmanager

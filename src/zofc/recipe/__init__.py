@@ -1,5 +1,6 @@
 """The validated description of a run: its schema, the layers it is made of, the files they come from."""
 
+from zofc.recipe.bounds import Positive, Weight
 from zofc.recipe.load import change_recipe, dump_recipe, load_recipe, recipe_names, recipe_presets
 from zofc.recipe.schema import (
     ADDED_TO_GROUPS,
@@ -12,7 +13,6 @@ from zofc.recipe.schema import (
     MethodSettings,
     PaperCell,
     PeftSettings,
-    Positive,
     Recipe,
     Strict,
     TrainingSettings,
@@ -37,6 +37,7 @@ __all__ = [
     "Strict",
     "TrainingSettings",
     "ViewSettings",
+    "Weight",
     "change_recipe",
     "dump_recipe",
     "is_weights_path",

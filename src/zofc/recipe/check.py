@@ -31,6 +31,7 @@ EXPECTED = {
     "less_than_equal": "{le} or less",
     "multiple_of": "a multiple of {multiple_of}",
     "too_long": "at most {max_length} entries",
+    "string_too_long": "at most {max_length} letters",
 }
 
 

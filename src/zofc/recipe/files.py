@@ -8,15 +8,20 @@ over it, the row's own on top. `extends: zofc` takes the shared settings alone.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
+from itertools import count
 from pathlib import Path
 
 from zofc.errors import RecipeError, nearest
+from zofc.limits import RECIPE_BYTES, RECIPE_FILES
+from zofc.paths import explain_os_error, path_kind, why_unreadable
 from zofc.recipe.layers import Layer, Value, quote
 from zofc.recipe.parse import read_text
+from zofc.units import printable
 
 ROW = re.compile(r"^  ([\w.-]+):", re.MULTILINE)
 
@@ -48,12 +53,14 @@ class RecipeFile:
 
 def file_text(content: Traversable, label: str) -> str:
     """The text of a file, which must be UTF-8."""
+    if isinstance(content, Path) and (reason := why_unreadable(content, RECIPE_BYTES)):
+        raise RecipeError(f"{label}: cannot be read: {reason}")
     try:
         return content.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise RecipeError(f"{label}: not UTF-8 text ({error.reason}, byte {error.start})") from error
     except OSError as error:
-        raise RecipeError(f"{label}: cannot be read ({error.strerror})") from error
+        raise RecipeError(f"{label}: cannot be read ({explain_os_error(error)})") from error
 
 
 @cache
@@ -86,11 +93,19 @@ def find_file(reference: str, folder: Path | None) -> RecipeFile:
     tables, (table, _, row) = shipped_tables(), reference.partition("/")
     if reference in tables or (table in tables and row in row_names(table)):
         return RecipeFile(f"{table}.yaml", reference, tables[table], None, row or None)
-    if folder is not None and (path := folder / reference).is_file():
+    if folder is not None and _is_there(path := folder / reference):
         return RecipeFile(str(path), path.stem, path.resolve(), path.parent)
     if (name := reference.removesuffix(".yaml")) in shipped_names():
         raise RecipeError(f"no file '{reference}'; the shipped recipe is called '{name}'")
     raise RecipeError(f"no recipe or file '{reference}'{suggest(name)}")
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is a file to read; a pipe or a device is one that is refused when it is read."""
+    try:
+        return path_kind(path) in ("file", "special")
+    except OSError as error:
+        raise RecipeError(f"recipe {printable(str(path))[:300]}: {explain_os_error(error)}") from error
 
 
 def suggest(name: str) -> str:
@@ -109,12 +124,14 @@ def read_files(reference: str) -> Layer:
     if file.folder is None and file.row is None:
         names = ", ".join(f"{file.name}/{row}" for row in row_names(file.name))
         raise RecipeError(f"'{file.name}' is a family of recipes: {names}")
-    layer = read_extended(file, ())
+    layer = read_extended(file, (), count(1))
     return replace(layer, values={"name": file.name, **layer.values})
 
 
-def read_extended(file: RecipeFile, chain: tuple[RecipeFile, ...]) -> Layer:
-    """The file over everything it extends; `name` is not inherited."""
+def read_extended(file: RecipeFile, chain: tuple[RecipeFile, ...], reads: Iterator[int]) -> Layer:
+    """The file over everything it extends; `name` is not inherited. `reads` counts the files."""
+    if next(reads) > RECIPE_FILES:
+        raise RecipeError(f"{file}: it extends more than {RECIPE_FILES} files, the limit of a recipe")
     own = file.layer()
     chain = (*chain, file)
     problems = list(own.problems)
@@ -132,7 +149,7 @@ def read_extended(file: RecipeFile, chain: tuple[RecipeFile, ...]) -> Layer:
         except RecipeError as error:
             problems.append(own.problem(("extends",), str(error)))
         else:
-            below |= read_extended(parent, chain).without("name")
+            below |= read_extended(parent, chain, reads).without("name")
     if file.row is not None:
-        below |= read_extended(replace(file, row=None), chain)
+        below |= read_extended(replace(file, row=None), chain, reads)
     return below | replace(own.without("extends"), problems=tuple(problems))

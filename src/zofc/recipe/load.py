@@ -17,6 +17,8 @@ from zofc.recipe.parse import FILE_KEYS, read_overrides, write_yaml
 from zofc.recipe.rates import searched_rates
 from zofc.recipe.schema import METHOD_SECTIONS, PRESETS, MethodSettings, Recipe, values_of_0_1
 
+MOST_PROBLEMS = 50  # that an error lists
+
 
 def recipe_names() -> list[str]:
     """The shipped recipes; building blocks are left out."""
@@ -63,7 +65,10 @@ def _built(written: Layer, changes: Layer) -> Recipe:
             problems += _mistakes(written, preset, changes)
     if problems or recipe is None:
         problems.sort(key=lambda problem: (problem.file, problem.line or 0))
-        raise RecipeError("\n".join(dict.fromkeys(map(str, problems))))
+        lines = [*dict.fromkeys(map(str, problems))]
+        if len(lines) > MOST_PROBLEMS:
+            lines[MOST_PROBLEMS:] = [f"and {len(lines) - MOST_PROBLEMS} more"]
+        raise RecipeError("\n".join(lines))
     return recipe
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from zofc.errors import RecipeError
+from zofc.limits import RECIPE_BYTES, RECIPE_DEPTH, RECIPE_VALUES
 from zofc.recipe.layers import Key, Layer, Origin, Problem, Value, quote
 
 COMMAND_LINE = "command line"
@@ -86,6 +87,8 @@ def parse_scalar(text: str, kind: str | None = None) -> Value:
         case "bool":
             return text.lower() == "true"
         case "int":
+            if len(text) > 4000:  # more are refused by Python itself, in other words
+                raise ValueError("an integer of more than 4,000 digits")
             return int(text)
         case "float":
             return float(text)
@@ -104,6 +107,7 @@ class Document:
         self.origins: dict[Key, Origin] = {}
         self.problems: list[Problem] = []
         self._around: list[yaml.Node] = []  # the collections that hold the current node
+        self._values = 0  # how many were made
 
     def value(self, node: yaml.Node, key: Key) -> Value:
         """The value of a node; what is wrong with it is collected."""
@@ -115,6 +119,11 @@ class Document:
 
     def _value(self, node: yaml.Node, key: Key) -> Value:
         kind = node.tag.removeprefix(TAG)
+        self._values += 1
+        if self._values > RECIPE_VALUES:  # aliases of aliases multiply
+            raise RecipeError(f"{self.file}: more than {RECIPE_VALUES:,} values, the limit of a recipe")
+        if len(key) > RECIPE_DEPTH:
+            raise RecipeError(f"{self.file}: keys nested more than {RECIPE_DEPTH} deep, the limit of a recipe")
         if isinstance(node, yaml.ScalarNode):
             return parse_scalar(node.value, kind)
         if any(node is outer for outer in self._around):
@@ -185,13 +194,17 @@ def read_override(text: str) -> Layer:
 
     if not equals or not all(key):
         return refused(f"{text!r} is not of the form key=value, such as data.increment=10", ())
+    if len(key) > RECIPE_DEPTH:
+        return refused(f"keys nested more than {RECIPE_DEPTH} deep, the limit of a recipe", key[:3])
+    if len(raw) > RECIPE_BYTES:
+        return refused(f"a value of more than {RECIPE_BYTES:,} letters, the limit of a recipe")
     if key[0] in FILE_KEYS:
         return refused("belongs in a file; on the command line, preset=NAME chooses a preset")
     raw = raw.strip()
     try:
         node = parse_yaml(raw) if raw.startswith(("[", "{", '"', "'")) else None
         value = parse_scalar(raw) if node is None else document.value(node, key)
-    except ValueError as error:
+    except (ValueError, RecipeError) as error:
         return refused(str(error))
     values: dict[str, Value] = {key[-1]: value}
     for part in reversed(key[:-1]):

@@ -7,6 +7,7 @@ below the command line, and a schedule falls to the same share of its rate as be
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from pathlib import PurePath
 
 from zofc.recipe.files import find_file, read_extended, read_table, shipped_tables
@@ -89,7 +90,7 @@ def _differences(recipe: Layer, family: str, groups: set[str]) -> Iterator[Probl
     """Settings without which the rates of a family are not those of the recipe."""
     if family not in shipped_tables():
         return
-    searched, defaults = read_extended(find_file(family, None), ()), _defaults(*SAME_AS_SEARCHED)
+    searched, defaults = read_extended(find_file(family, None), (), count(1)), _defaults(*SAME_AS_SEARCHED)
     for name in sorted(groups):
         ours, theirs = ({**defaults, **layer.part("optimize", name).values} for layer in (recipe, searched))
         for key in SAME_AS_SEARCHED:

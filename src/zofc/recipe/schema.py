@@ -12,15 +12,45 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    field_validator,
+)
 
+from zofc import limits
 from zofc.errors import RecipeError
+from zofc.recipe.bounds import (
+    BatchSize,
+    Epochs,
+    Epsilon,
+    Factor,
+    FolderName,
+    Fraction,
+    ImageSide,
+    PathText,
+    PerClass,
+    Positive,
+    PromptTokens,
+    Queries,
+    Rank,
+    Resize,
+    Seed,
+    SignedFactor,
+    StartEpoch,
+    Threads,
+    Title,
+    Weight,
+    Workers,
+)
 from zofc.recipe.check import validate
 from zofc.recipe.layers import Key, Layer, Origin, Sources
 from zofc.units import parse_bytes
 
-Positive = Annotated[int, Field(gt=0)]
-Fraction = Annotated[float, Field(gt=0, lt=1)]
 Preset = Literal["paper", "controlled", "released", "fast"]
 PRESETS: tuple[str, ...] = get_args(Preset)
 METHOD_SECTIONS = ("lae", "l2p", "coda", "ease", "inflora", "ridge")  # every recipe of version 0.1 holds them
@@ -75,7 +105,7 @@ class ViewSettings(Strict):
     scale: tuple[float, float] = Field((0.05, 1.0), description="area of the random crop")
     ratio: tuple[float, float] = Field((3 / 4, 4 / 3), description="aspect ratio of the random crop")
     flip: Annotated[float, Field(ge=0, le=1)] = Field(0.5, description="probability of a horizontal flip")
-    resize: Annotated[float, Field(ge=1)] = Field(256 / 224, description="test view: short side over crop size")
+    resize: Resize = Field(256 / 224, description="test view: short side over crop size")
     test_interpolation: Literal["bicubic", "bilinear"] = Field("bicubic", description="test view: how it is resized")
     normalize: Literal["backbone", "paper", "none"] = Field(
         "backbone", description="none: inputs in [0, 1]; paper: none for the paper's backbone, its own for any other"
@@ -89,22 +119,25 @@ class ViewSettings(Strict):
             raise ValueError(f"expected 0 < low <= high, got [{low}, {high}]")
         if info.field_name == "scale" and high > 1:
             raise ValueError(f"expected at most 1, since a crop lies within its image, got [{low}, {high}]")
+        if info.field_name == "ratio" and not 1 / limits.CROP_ASPECT <= low <= high <= limits.CROP_ASPECT:
+            limit = f"{1 / limits.CROP_ASPECT:g} to {limits.CROP_ASPECT:g}"
+            raise ValueError(f"expected ratios from {limit}, got [{low}, {high}]")
         return value
 
 
 class DataSettings(Strict):
     """Which images, in which order, in which tasks."""
 
-    source: str = Field("glyphs", description="glyphs, cifar100, imagenet-r, domainnet, folder:PATH, parquet:PATH")
-    root: str | None = Field(None, description="where the data set lies; else $ZOFC_DATA/<name>")
+    source: PathText = Field("glyphs", description="glyphs, cifar100, imagenet-r, domainnet, folder:PATH, parquet:PATH")
+    root: PathText | None = Field(None, description="where the data set lies; else $ZOFC_DATA/<name>")
     increment: Positive = Field(10, description="classes per task, unless a task is a domain")
     first: Positive | None = Field(None, description="classes in the first task, if not `increment`")
     classes: Positive | None = Field(
         None, description="use only the first n classes of the order (in every domain the same)"
     )
-    order_seed: int | None = Field(None, description="seed of the class order, if not the run's seed")
-    per_class: Positive | None = Field(None, description="training images per class, all by default")
-    test_per_class: Positive | None = Field(None, description="test images per class, all by default")
+    order_seed: Seed | None = Field(None, description="seed of the class order, if not the run's seed")
+    per_class: PerClass | None = Field(None, description="training images per class, all by default")
+    test_per_class: PerClass | None = Field(None, description="test images per class, all by default")
     test_fraction: Fraction = Field(0.2, description="of each class, held out where a source has no test set")
     skip_broken: bool = Field(False, description="leave out images that cannot be decoded")
     by: Literal["class", "domain", "domain-class"] = Field(
@@ -113,7 +146,7 @@ class DataSettings(Strict):
         "domain-class: each pair of domain and class is a class (sketch/dog), each task those of one domain",
     )
     joint: bool = Field(False, description="all classes in one task (the upper anchor), evaluated per task")
-    then: tuple[str, ...] = Field((), description="sources whose classes follow, each as one further task")
+    then: tuple[PathText, ...] = Field((), description="sources whose classes follow, each as one further task")
 
     @property
     def planned_tasks(self) -> int | None:
@@ -130,7 +163,7 @@ class DataSettings(Strict):
 class BackboneSettings(Strict):
     """The frozen vision transformer."""
 
-    name: str = Field(
+    name: PathText = Field(
         "embedded",
         description="embedded, a timm ViT name, a weight file (.safetensors, .pth, .pt, .bin, .npz) or a folder of "
         "Hugging Face or timm, also below $ZOFC_DATA",
@@ -140,7 +173,7 @@ class BackboneSettings(Strict):
     checksum: str | None = Field(
         None, description="sha256 that a local weight file must have; of a folder, see the guide"
     )
-    image_size: Positive | None = Field(
+    image_size: ImageSide | None = Field(
         None, description="pixels a side that it takes, if not its own; positions are resampled"
     )
 
@@ -154,14 +187,14 @@ class PeftSettings(Strict):
     """The small module beside the frozen blocks."""
 
     kind: str = Field("adapter", description="adapter, adaptformer, lora, prefix")
-    rank: Positive = Field(5, description="width of the bottleneck; a prefix has none")
+    rank: Rank = Field(5, description="width of the bottleneck; a prefix has none")
     blocks: str | tuple[int, ...] = Field("first 5", description="all, first N, last N, or a list of block numbers")
-    scale: float | Literal["learned"] = Field(
+    scale: SignedFactor | Literal["learned"] = Field(
         0.1, description="factor of what it adds; learned: one for each block (adapters)"
     )
     beside: Literal["mlp", "attention"] = Field("mlp", description="adapter: which sub-layer it stands beside")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.1, description="adaptformer: inside, first order only")
-    length: Positive = Field(10, description="prefix: learned keys and values per block")
+    length: PromptTokens = Field(10, description="prefix: learned keys and values per block")
     compensated: bool = Field(True, description="prefix: the attention paid to it sums to one")
 
 
@@ -175,7 +208,7 @@ class HeadSettings(Strict):
         "nn.Linear's ±1/√d, also for the bias, else zero; trunc-normal: deviation 0.02; normal: 0.001; means: the mean "
         "features of their classes (cosine)",
     )
-    scale: Annotated[float, Field(gt=0)] = Field(1.0, description="cosine: what its scale starts from")
+    scale: Factor = Field(1.0, description="cosine: what its scale starts from")
 
 
 class MethodSettings(Strict):
@@ -200,23 +233,23 @@ class Group(Strict):
     order: Literal["first", "zeroth"] = Field(
         "first", description="first: by gradients; zeroth: by an estimate of them"
     )
-    epochs: Positive = Field(10, description="of each task, `start` among them")
-    start: Annotated[int, Field(ge=0)] = Field(0, description="epochs before the group begins to move")
+    epochs: Epochs = Field(10, description="of each task, `start` among them")
+    start: StartEpoch = Field(0, description="epochs before the group begins to move")
     tasks: Positive | None = Field(None, description="tasks in which the group moves, all by default; then it is fixed")
     optimizer: Literal["sgd", "adam", "adamw", "sign"] = Field(
         "sgd", description="what makes a step of the (estimated) gradient; sign: SGD on its signs"
     )
-    lr: Annotated[float, Field(ge=0)] = Field(0.01, description="learning rate in the first epoch of a task")
+    lr: Weight = Field(0.01, description="learning rate in the first epoch of a task")
     momentum: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="of sgd and sign")
-    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="adamw: apart from the gradient; else in it")
+    weight_decay: Weight = Field(0.0, description="adamw: apart from the gradient; else in it")
     schedule: Literal["constant", "cosine", "cosine99"] = Field(
         "constant", description="cosine99: CODA-Prompt's and InfLoRA's, to 1.6 % of the rate in the last epoch"
     )
-    min_lr: Annotated[float, Field(ge=0)] = Field(0.0, description="cosine: the rate it falls to")
-    clip: Annotated[float, Field(gt=0)] | None = Field(None, description="largest L2 norm of the (estimated) gradient")
+    min_lr: Weight = Field(0.0, description="cosine: the rate it falls to")
+    clip: Factor | None = Field(None, description="largest L2 norm of the (estimated) gradient")
     estimator: str = Field("spsa", description="spsa (two-point differences), one_sided, forward_gradient")
-    queries: Positive = Field(4, description="directions per step (Q)")
-    epsilon: Annotated[float, Field(gt=0)] = Field(1e-3, description="length of the finite difference")
+    queries: Queries = Field(4, description="directions per step (Q)")
+    epsilon: Epsilon = Field(1e-3, description="length of the finite difference")
     directions: Literal["rademacher", "gaussian", "sphere"] = Field(
         "rademacher", description="how they are drawn: signs, normal numbers, or points of a sphere of radius √d"
     )
@@ -224,8 +257,8 @@ class Group(Strict):
     length: Literal["own", "zeroth"] = Field(
         "own", description="zeroth: steps of first order, as long as those of zeroth order with these settings"
     )
-    chunk: Positive = Field(1, description="perturbed points evaluated in one forward pass; 1 needs the least memory")
-    micro_batch: Positive | None = Field(None, description="images per pass through the backbone, all by default")
+    chunk: Queries = Field(1, description="perturbed points evaluated in one forward pass; 1 needs the least memory")
+    micro_batch: BatchSize | None = Field(None, description="images per pass through the backbone, all by default")
 
     @field_validator("min_lr")
     @classmethod
@@ -248,10 +281,10 @@ class Group(Strict):
 class TrainingSettings(Strict):
     """How a run is made: batches, device, precision, memory, logs."""
 
-    batch_size: Positive = Field(48, description="images of a training step")
-    eval_batch_size: Positive = Field(128, description="images at a time where nothing is trained")
+    batch_size: BatchSize = Field(48, description="images of a training step")
+    eval_batch_size: BatchSize = Field(128, description="images at a time where nothing is trained")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N, mps")
-    threads: Positive | None = Field(None, description="CPU threads, torch's choice by default")
+    threads: Threads | None = Field(None, description="CPU threads, torch's choice by default")
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
         "fp32", description="of the frozen weights and the activations; what is trained, and sums, stay fp32"
     )
@@ -270,7 +303,7 @@ class TrainingSettings(Strict):
     loading: Literal["auto", "workers", "device"] = Field(
         "auto", description="per image on CPU, or batched on the device"
     )
-    workers: Annotated[int, Field(ge=0)] = Field(2, description="loading processes where images are decoded one by one")
+    workers: Workers = Field(2, description="loading processes where images are decoded one by one")
     cache: Literal["auto", "on", "off"] = Field(
         "auto",
         description="keep decoded images for later runs (see `zofc cache`); auto: 1,000 images and more, up to 2 GB",
@@ -320,15 +353,13 @@ class Recipe(Strict):
     __pydantic_extra__: dict[str, SectionValues]
     _sources: Sources = PrivateAttr(default_factory=Sources)
 
-    name: str = Field("unnamed", description="what the run folder is called after; else that of the recipe file")
-    title: str | None = Field(None, description="what tables and plots call it")
+    name: FolderName = Field("unnamed", description="what the run folder is called after; else that of the recipe file")
+    title: Title | None = Field(None, description="what tables and plots call it")
     preset: Preset = Field("paper", description="which overlay of the recipe lies over it; few recipes have all")
     rates: Literal["recipe", "searched"] = Field(
         "recipe", description="searched: learning rates that were searched on the backbone, for the recipe's family"
     )
-    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
-        1993, description="of class order, splits, initial values, batches, views and directions"
-    )
+    seed: Seed = Field(1993, description="of class order, splits, initial values, batches, views and directions")
     method: MethodSettings = MethodSettings()
     backbone: BackboneSettings = BackboneSettings()
     data: DataSettings = DataSettings()

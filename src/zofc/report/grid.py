@@ -15,6 +15,8 @@ from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from zofc.units import printable
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -43,15 +45,15 @@ class Grid:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.title:
-            yield Text(_printable(self.title), style="bold")
+            yield Text(printable(self.title), style="bold")
         for number, (part, widths) in enumerate(self._parts(options.max_width)):
             if number:
                 yield ""
             yield part._table(widths)
         for text in self.warnings:
-            yield Text(f"Warning: {_printable(text)}", style="yellow")
+            yield Text(f"Warning: {printable(text)}", style="yellow")
         for text in self.notes:
-            yield Text(_printable(text), style="dim")
+            yield Text(printable(text), style="dim")
 
     def _table(self, widths: Sequence[int]) -> Table:
         table = Table(
@@ -59,9 +61,9 @@ class Grid:
         )
         for number, (header, width) in enumerate(zip(self.headers, widths, strict=True)):
             side: JustifyMethod = "left" if number < self.names else "right"
-            table.add_column(Text(_printable(header)), width=width, overflow="fold", justify=side)
+            table.add_column(Text(printable(header)), width=width, overflow="fold", justify=side)
         for row in self.rows:
-            table.add_row(*[Text(_printable(cell)) for cell in row])
+            table.add_row(*[Text(printable(cell)) for cell in row])
         return table
 
     def _parts(self, width: int, gap: int = 2) -> Iterator[tuple[Grid, list[int]]]:
@@ -84,14 +86,10 @@ class Grid:
             yield part, _widths([narrow[n] for n in keep], [max(map(cell_len, some)) for some in lines], room, names)
 
 
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
-
-
 def _markdown(text: str) -> str:
     for sign in "\\|<*`[":
         text = text.replace(sign, f"\\{sign}")
-    return _printable(text).replace("\n", "<br>")
+    return printable(text).replace("\n", "<br>")
 
 
 def _narrowest(column: Sequence[str], limit: int) -> int:

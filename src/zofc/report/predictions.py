@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from zofc.report.grid import Grid
+from zofc.units import printable
 
 Answer = dict[str, Any]
 NONE_OF_THESE = "none of these"
@@ -50,7 +51,9 @@ def predictions_csv(rows: Sequence[Answer]) -> str:
 
 def predictions_json(rows: Sequence[Answer]) -> str:
     """One object a line."""
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    exact = [line if line == printable(line) else json.dumps(row) for line, row in zip(lines, rows, strict=True)]
+    return "".join(f"{line}\n" for line in exact)
 
 
 def prediction_line(row: Answer) -> str:

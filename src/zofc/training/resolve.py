@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from zofc.data import DomainStream, Source, SourceOptions, Stream, open_source
@@ -12,6 +11,7 @@ from zofc.errors import BrokenImages, DataError, PluginError, RecipeError, RunEr
 from zofc.methods import METHODS, check_placement, complete_recipe, method_class
 from zofc.model.peft import PEFTS
 from zofc.optim.estimators import ESTIMATORS, get_estimator
+from zofc.paths import expand
 from zofc.plugins import Registry, missing_plugin
 from zofc.recipe import Recipe
 from zofc.runfolder import Run
@@ -106,7 +106,7 @@ def open_data(recipe: Recipe, spec: str, notice: Callable[[str], None], test_fra
 def _open(recipe: Recipe, spec: str, notice: Callable[[str], None], test_fraction: float | None = None) -> Source:
     data = recipe.data
     options = SourceOptions(
-        root=Path(data.root).expanduser() if data.root else None,
+        root=expand(data.root) if data.root else None,
         seed=recipe.seed,
         per_class=data.per_class,
         test_per_class=data.test_per_class,
