@@ -266,6 +266,9 @@ def test_links_within_the_repository_lead_somewhere(document: Path) -> None:
             assert anchor in anchors(target.read_text("utf-8")), link
 
 
+SHARED = {"errors", "limits", "paths", "plugins", "seeds", "units"}  # used anywhere
+
+
 def test_rooms_import_what_the_architecture_says() -> None:
     table = (ROOT / "docs" / "architecture.md").read_text("utf-8").partition("## The rooms")[2]
     rooms = re.findall(r"^\| (`[^|]*) \| [^|]* \| ([^|]*) \|$", table.partition("\n## ")[0], re.MULTILINE)
@@ -275,10 +278,10 @@ def test_rooms_import_what_the_architecture_says() -> None:
         allowed |= {name: members | {word.strip("`") for word in imports.split(", ")} for name in members}
     for file in PACKAGE.rglob("*.py"):
         room = file.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        if room in ("__init__", "__main__", "errors", "plugins", "seeds", "units") or "everything" in allowed[room]:
+        if room in {"__init__", "__main__", *SHARED} or "everything" in allowed[room]:
             continue
         used = {module.split(".")[1] for module in _modules(file) if module.startswith("zofc.")}
-        beyond = used - allowed[room] - {"errors", "plugins", "seeds", "units"}
+        beyond = used - allowed[room] - SHARED
         assert not beyond, f"{file.relative_to(ROOT)} imports {beyond}"
 
 

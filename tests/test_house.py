@@ -24,6 +24,7 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/cli/teach.py",
     "src/zofc/data/decode_cache.py",
     "src/zofc/data/formats.py",
+    "src/zofc/data/scanning.py",
     "src/zofc/data/stored.py",
     "src/zofc/evidence/lines.py",
     "src/zofc/evidence/parts.py",
@@ -36,6 +37,7 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/learner/given_images.py",
     "src/zofc/learner/learner.py",
     "src/zofc/learner/teaching.py",
+    "src/zofc/limits.py",
     "src/zofc/methods/fallback.py",
     "src/zofc/model/catalog.py",
     "src/zofc/model/checkpoints.py",
@@ -48,7 +50,9 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/model/open_clip_folder.py",
     "src/zofc/model/weight_files.py",
     "src/zofc/optim/length_matched.py",
+    "src/zofc/paths.py",
     "src/zofc/plugins.py",
+    "src/zofc/recipe/bounds.py",
     "src/zofc/recipe/rates.py",
     "src/zofc/report/predictions.py",
     "src/zofc/runfolder/progress.py",
@@ -71,6 +75,7 @@ GROWN = {  # lines that features since version 0.1 added to older files
     "directions drawn ahead, kernels of value and tangents": 58,  # optim
     "grids, searched rates and photographs": 73,  # evidence
     "kills, damage and second processes, which do no harm": 190,  # runfolder, training
+    "hostile files and settings, refused by their names": 170,  # data, model, recipe, cli
 }
 MOVED = {
     "learner.py": 254,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from zofc.cli.application import (
     RunPath,
     app,
     check_writable,
+    note,
     out,
     print_error,
     say,
@@ -59,7 +61,9 @@ def predict(
     answers = learner.predict(files, top) if share is None else learner.predict(files, top, reject=share)
     for file, best in zip(files, answers, strict=True):
         classes = [{"name": one.name, "probability": one.probability} for one in best or ()]
-        rows.append({"image": str(file), "classes": classes} | ({} if share is None else {"none_of_these": not best}))
+        rows.append(
+            {"image": _file_name(file), "classes": classes} | ({} if share is None else {"none_of_these": not best})
+        )
     if output is not None:
         write_atomic(output, show.predictions_json(rows) if as_json else show.predictions_csv(rows))
         say(f"written: {output}")
@@ -86,10 +90,15 @@ def parse_share(text: str) -> float:
     return share
 
 
+def _file_name(path: Path) -> str:
+    """A path as outputs show it: a name that is not UTF-8 with escapes for its bytes."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
 def _readable(paths: list[Path]) -> tuple[list[Path], dict[str, ZofcError]]:
     """The readable image files among the paths, those in folders too, and the errors of the others by path."""
     from zofc.data import EncodedImages
-    from zofc.data.decoding import find_faults
+    from zofc.data.decoding import collect_warnings, find_faults
     from zofc.data.folder import images_in
 
     files: list[Path] = []
@@ -98,10 +107,11 @@ def _readable(paths: list[Path]) -> tuple[list[Path], dict[str, ZofcError]]:
         try:
             files += images_in(path) if path.is_dir() else [path]
         except ZofcError as error:
-            errors[str(path)] = error
-    faults = find_faults(EncodedImages(files, [str(file) for file in files]))
+            errors[_file_name(path)] = error
+    with collect_warnings(note, "predict"):
+        faults = find_faults(EncodedImages(files, [str(file) for file in files]))
     readable = [file for file, fault in zip(files, faults, strict=True) if fault is None]
-    broken = {str(file): fault for file, fault in zip(files, faults, strict=True) if fault is not None}
+    broken = {_file_name(file): fault for file, fault in zip(files, faults, strict=True) if fault is not None}
     return readable, errors | broken
 
 

@@ -6,9 +6,11 @@ Pillow lets go of the interpreter while it decodes, so threads are enough.
 from __future__ import annotations
 
 import os
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import numpy as np
@@ -50,6 +52,18 @@ def image_sizes(images: Images) -> NDArray[np.int64]:
         return np.tile(np.array(array.shape[1:3], np.int64), (len(images), 1))
     decoded = (images.load(index) for index in range(len(images)))
     return np.array([(image.height, image.width) for image in decoded], np.int64).reshape(-1, 2)
+
+
+@contextmanager
+def collect_warnings(notice: Callable[[str], None], what: str) -> Iterator[None]:
+    """Turn what Pillow and NumPy warn of inside the block, such as damaged metadata, into one notice."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    counts = Counter(str(warning.message).strip().rstrip(".") for warning in caught)
+    if counts:
+        remarks = format_names([f"{text} ({count})" for text, count in counts.most_common()], 3)
+        notice(f"{what}: unusual images, which are used as they could be read: {remarks}")
 
 
 def find_faults(images: EncodedImages) -> list[UnreadableImage | None]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zofc.data.decode_cache import SAMPLE, CachePart, cache_key, is_small, open_stores
-from zofc.data.decoding import IN_MEMORY, report_broken, settle
+from zofc.data.decoding import IN_MEMORY, collect_warnings, report_broken, settle
 from zofc.data.selection import check_trainable, select_split
 from zofc.data.source import EncodedImages, ImageSet, Source, SourceOptions
 from zofc.data.stored import StoredImages
@@ -50,7 +50,8 @@ def open_file_lists(
         for split, files in (("train", train), ("test", test))
     }
     store = _open_store(name, train, test, sum(len(part.files) for part in chosen.values()), options)
-    (train_set, broken), (test_set, broken_tests) = (_read(part, store) for part in chosen.values())
+    with collect_warnings(options.notice, name):
+        (train_set, broken), (test_set, broken_tests) = (_read(part, store) for part in chosen.values())
     skipped = {**broken, **broken_tests}
     report_broken(name, skipped, sum(len(part.files) for part in chosen.values()), options)
     check_trainable(classes, train_set.labels, test_set.labels, name)  # broken ones may have been left out

@@ -29,6 +29,8 @@ def folder(argument: str, options: SourceOptions) -> Source:
 
 def read_folder(name: str, root: Path, options: SourceOptions) -> Source:
     """The class folders under a root, with its own test set or one held out of each class."""
+    if not root.is_dir():
+        raise DataError(f"{name}: {root} is not a directory")
     inside = subfolders(root)
     test_folder = next((f for f in TEST_FOLDERS if f in inside), None)
     if "train" in inside and test_folder is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import PurePath
@@ -25,6 +26,7 @@ def image_formats() -> tuple[str, ...]:
     """What Pillow can decode, usual ones first, and HEIC where pillow-heif is installed; not EPS, which would run
     Ghostscript."""
     Image.init()
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # in every batch again; `collect_warnings` reports them once
     usual = ("JPEG", "PNG", "WEBP")
     unwanted = {*usual, "EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
     if not features.check("avif"):  # the plug-in is there, the library is not

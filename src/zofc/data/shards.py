@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from zofc.data.decode_cache import SAMPLE, CachePart, cache_key, open_stores
-from zofc.data.decoding import IN_MEMORY, report_broken, settle
+from zofc.data.decoding import IN_MEMORY, collect_warnings, report_broken, settle
 from zofc.data.selection import check_trainable, hold_out, select_split
 from zofc.data.source import EncodedImages, ImageSet, Source, SourceOptions
 from zofc.data.stored import Store, StoredImages
@@ -56,7 +56,8 @@ def read_parquet(name: str, path: Path, options: SourceOptions) -> Source:
     )
     digests = {file: _sha256(file) for file in train_files + test_files}
     stores = _open_stores(name, digests, train.columns, len(train.labels) + len(test.labels), options)
-    (train_set, broken), (test_set, broken_tests) = (_read_set(rows, stores) for rows in (train, test))
+    with collect_warnings(options.notice, name):
+        (train_set, broken), (test_set, broken_tests) = (_read_set(rows, stores) for rows in (train, test))
     skipped = {**broken, **broken_tests}
     report_broken(name, skipped, len(train.labels) + len(test.labels), options)
     check_trainable(names, train_set.labels, test_set.labels, name)  # broken ones may have been left out
@@ -123,9 +124,13 @@ def find_columns(schema: Any, file: Path) -> Columns:
         named = [name for name, declared_kind in declared.items() if declared_kind == kind]
         return named or [f.name for f in schema if f.name != "domain" and fits(f.type)]
 
-    images = [name for name in of_type("Image", _holds_bytes) if _holds_bytes(_only(schema, name, file))]
+    def fits(column: str, kind: Any) -> bool:
+        own = _only(schema, column, file)
+        return bool(kind(own) or pa.types.is_null(own))  # a table without rows may have no types
+
+    images = [name for name in of_type("Image", _holds_bytes) if fits(name, _holds_bytes)]
     labels = [name for name in of_type("ClassLabel", pa.types.is_integer) if name != "domain"]
-    labels = [name for name in labels if pa.types.is_integer(_only(schema, name, file))]
+    labels = [name for name in labels if fits(name, pa.types.is_integer)]
     preferred = [name for name in LABEL_NAMES if name in labels]
     if not images or not (preferred or len(labels) == 1):
         raise DataError(
@@ -185,8 +190,8 @@ def _integers(file: Path, column: str, names: Sequence[str] | None) -> NDArray[n
     numbers: NDArray[np.int64] = values.to_numpy().astype(np.int64)
     most = len(names) if names is not None else CLASSES
     if len(wrong := np.flatnonzero((numbers < 0) | (numbers >= most))):
-        what = "the number of a named class" if names is not None else f"one of 0 to {CLASSES - 1:,}, the limit"
-        raise DataError(f"{file} row {wrong[0]}: {column} {numbers[wrong[0]]} is not {what}")
+        what = "a named class" if names is not None else f"a class, 0 to {CLASSES - 1:,} (the limit)"
+        raise DataError(f"{file} row {wrong[0]}: {column} {numbers[wrong[0]]} is not the number of {what}")
     return numbers
 
 
@@ -262,6 +267,9 @@ def _shard_bytes(file: Path, column: str, wanted: NDArray[np.int64]) -> list[byt
         start += count
         if len(inside):
             images = read_columns(file, column, partial(_row_group, group, column))
+            if pa.types.is_null(images.type):
+                encoded += [b""] * len(inside)
+                continue
             items = pc.struct_field(images.take(pa.array(inside)), "bytes").to_pylist()
             encoded.extend(data or b"" for data in items)  # no bytes: found broken when it is decoded
     return encoded

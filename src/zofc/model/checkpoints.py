@@ -156,11 +156,11 @@ def _zip_problem(path: Path) -> str:
             packed = any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist())
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         return f"is a damaged zip archive ({error}); download it again"
-    if packed and "data.pkl" in entries:  # torch stores as is; a small archive may hold any amount
-        return "is a compressed zip archive, which torch does not write; extract it and save its weights again"
     if "constants.pkl" in entries:
         command = _save_command(path).replace("torch.load", "torch.jit.load").replace(", weights_only=False", "")
         return f"is a TorchScript archive, a program with weights; save them alone, where you trust it: {command}"
+    if packed and "data.pkl" in entries:  # torch stores as is; a small archive may hold any amount
+        return "is a compressed zip archive, which torch does not write; extract it and save its weights again"
     return "" if "data.pkl" in entries else "is a zip archive, not a checkpoint; extract it and give the file in it"
 
 

@@ -269,7 +269,7 @@ def _unsupported(config: ModelConfig) -> str:
     for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
         most = VIT_BLOCKS if key == "num_hidden_layers" else 8 * VIT_WIDTH
         if not isinstance(config[key], int) or not 1 <= config[key] <= most:
-            return f"{key} is {config[key]!r}, expected an integer from 1 to {most}, the limit"
+            return f"{key} is {config[key]!r}, not a positive integer up to {most}, the limit"
     if not isinstance(config["layer_norm_eps"], (int, float)):
         return f"layer_norm_eps is {config['layer_norm_eps']!r}, not a number"
     for key in ("image_size", "patch_size"):

@@ -82,7 +82,8 @@ def _values(kind: Any, metadata: Any = ()) -> str:
     if get_origin(kind) is tuple:
         entries = get_args(kind)
         count = "" if entries[-1] is ... else f"{len(entries)} "
-        return f"list of {count}{WORDS[entries[0]]}s"
+        entry = get_args(entries[0])[0] if get_origin(entries[0]) is Annotated else entries[0]
+        return f"list of {count}{WORDS[entry]}s"
     if options := get_args(kind):
         return " or ".join(_values(option) for option in options)
     signed = ((sign, getattr(one, name, None)) for one in metadata for name, sign in BOUNDS.items())
