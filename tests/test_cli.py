@@ -410,7 +410,7 @@ def test_list_shows_what_there_is(zofc: Run, what: str, names: list[str]) -> Non
 def test_settings_are_listed_with_values_default_and_meaning(zofc: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     code, said = zofc("list", "settings")
-    assert code == 0 and "optimize.<group>.lr  number ≥ 0; default 0.01\n    learning rate" in said
+    assert code == 0 and "optimize.<group>.lr  number ≥ 0, ≤ 1e+38; default 0.01\n    learning rate" in said
     assert max(map(len, said.splitlines())) <= 80
     code, said = zofc("list", "settings", "CODA")
     assert code == 0 and "coda.per_task" in said and "schedule" in said  # by its name, by its description
