@@ -30,6 +30,7 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/evidence/parts.py",
     "src/zofc/evidence/photographs.py",
     "src/zofc/evidence/recipe_rates.py",
+    "src/zofc/evidence/robustness.py",
     "src/zofc/evidence/serving.py",
     "src/zofc/learner/__init__.py",
     "src/zofc/learner/answers.py",
@@ -73,7 +74,7 @@ GROWN = {  # lines that features since version 0.1 added to older files
     "files that cannot be used, named together": 53,  # data, runfolder
     "labels that tell runs apart, a small report page, time that is left": 89,  # report
     "directions drawn ahead, kernels of value and tangents": 58,  # optim
-    "grids, searched rates and photographs": 73,  # evidence
+    "grids, searched rates, photographs and kinds of tries": 75,  # evidence
     "kills, damage and second processes, which do no harm": 190,  # runfolder, training
     "hostile files and settings, refused by their names": 225,  # data, model, recipe, cli
 }

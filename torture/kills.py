@@ -241,7 +241,7 @@ LOOKS = (("show", "runs"), ("report", "runs", "-o", "look.html"), ("watch", "run
 
 @kind(
     "kill-run",
-    "`zofc run` killed while it starts, steps, saves, evaluates and reports, then continued",
+    "zofc run killed while it starts, steps, saves, evaluates and reports, then continued",
     share=350,
     inputs="kills",
 )
@@ -259,7 +259,7 @@ def attempt_kill_run(case: Case) -> Verdict:
     return kill_and_continue(case, target)
 
 
-@kind("kill-learn", "`zofc learn` killed and given again", share=150, inputs="kills")
+@kind("kill-learn", "zofc learn killed and given again", share=150, inputs="kills")
 def attempt_kill_learn(case: Case) -> Verdict:
     """A finished run taught two classes; the run itself must stay as it is."""
     closed = case.random.random() < 0.4
@@ -270,7 +270,7 @@ def attempt_kill_learn(case: Case) -> Verdict:
     return kill_and_continue(case, Target(name, words, lambda folder: fingerprint(folder / "more"), looks=looks))
 
 
-@kind("kill-study", "`zofc reproduce` killed and given again", share=60, inputs="kills")
+@kind("kill-study", "zofc reproduce killed and given again", share=60, inputs="kills")
 def attempt_kill_study(case: Case) -> Verdict:
     """The smallest study, with two runs."""
     words = [
@@ -281,7 +281,7 @@ def attempt_kill_study(case: Case) -> Verdict:
     return kill_and_continue(case, Target("kill-study", words, run_results))
 
 
-@kind("kill-report", "`zofc report` killed and given again; the page is the old one or whole", share=60, inputs="kills")
+@kind("kill-report", "zofc report killed and given again; the page is the old one or whole", share=60, inputs="kills")
 def attempt_kill_report(case: Case) -> Verdict:
     """A page about two runs, written over an older one."""
     page = case.folder / "page.html"
