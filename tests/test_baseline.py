@@ -41,8 +41,9 @@ BOTH = (*PEFT, *HEAD, *FEW)
 START = {  # what version 0.1 had no key for, where a method has another start since
     "aper": RANDOM,
     "ease": RANDOM,
-    "l2p": ("head.init=uniform",),
-    "coda": ("head.init=uniform",),
+    "lae": ("head.kind=linear", "head.init=auto", "head.scale=1"),
+    "l2p": ("head.kind=linear", "head.init=uniform", "head.scale=1"),
+    "coda": ("head.kind=linear", "head.init=uniform", "head.scale=1"),
     "inflora": ("head.init=uniform", "inflora.view=test"),
 }
 BY_TASK = ("ridge.strength_from=all",)  # a random fifth of each task, where recipes for own images have another rule
@@ -73,7 +74,7 @@ RUNS: dict[str, tuple[str, ...]] = {
        for name in ("lae", "l2p", "coda", "aper", "ease", "inflora")},
     **{f"{name} zo, as released": (f"{name}-zo/base", *SLOW, *FEW, "method.variant=zofc", *START.get(name, ()))
        for name in ("l2p", "coda", "ease", "inflora")},
-    "lae zo, as released": ("lae-zo/base", *SLOW, *FEW, "method.variant=zofc", "lae.frozen=false"),
+    "lae zo, as released": ("lae-zo/base", *SLOW, *FEW, "method.variant=zofc", "lae.frozen=false", *START["lae"]),
 }  # fmt: skip
 
 

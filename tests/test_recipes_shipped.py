@@ -55,6 +55,9 @@ SPECIAL: dict[str, dict[str, object]] = {
     "joint": {"data.joint": True},
     "finetune": {"method.mask": False},
 }
+COSINE_SINCE = [
+    f"{name}-{order}/base" for name in ("lae", "l2p", "coda") for order in ("fo", "zo")
+]  # since version 0.1
 USUAL = {
     "head.kind": "cosine",
     "method.prototypes": False,
@@ -257,7 +260,8 @@ def test_a_recipe_loads_in_every_preset_it_declares_and_survives_writing(name: s
 
 
 def test_every_recipe_resolves_to_the_values_of_version_0_1() -> None:
-    """Under keys that version 0.1 had, but for the budget of a projection; a digest for each recipe and preset."""
+    """Under keys that version 0.1 had, but for the budget of a projection, the interval of checkpoints and some
+    classifiers; a digest for each recipe and preset."""
     baseline = json.loads((Path(__file__).parent / "baseline" / "recipes.json").read_text("utf-8"))
     known = set(baseline["keys"])
     digests = {}
@@ -267,7 +271,11 @@ def test_every_recipe_resolves_to_the_values_of_version_0_1() -> None:
         for preset in recipe_presets(name):
             values = dotted(json.loads(loaded(name, preset).model_dump_json()))
             assert (values["ridge.projection"], values["ridge.budget"]) == (0, 64_000_000)  # limits nothing
-            values["ridge.budget"] = None
+            assert values["training.checkpoint_minutes"] is None  # half a minute, or more
+            values |= {"ridge.budget": None, "training.checkpoint_minutes": 10.0}
+            if name in COSINE_SINCE:
+                assert values["head.kind"] == "cosine"
+                values["head.kind"] = "linear"
             kept = {k: v for k, v in values.items() if re.sub(r"^optimize\.[^.]+\.", "optimize.<group>.", k) in known}
             text = json.dumps(kept, sort_keys=True)
             digests[f"{name} {preset}"] = hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -278,9 +286,9 @@ def test_every_recipe_resolves_to_the_values_of_version_0_1() -> None:
     ("name", "digest", "start"),
     [
         ("zofc/cifar100-inc5", "5600567b", ()),
-        ("lae-fo/base", "5e6bbbf4", ()),
-        ("l2p-zo/base", "6c9c82a9", ("head.init=uniform",)),
-        ("coda-zo/base", "48555062", ("head.init=uniform",)),
+        ("lae-fo/base", "5e6bbbf4", ("head.kind=linear", "head.init=auto", "head.scale=1")),
+        ("l2p-zo/base", "6c9c82a9", ("head.kind=linear", "head.init=uniform", "head.scale=1")),
+        ("coda-zo/base", "48555062", ("head.kind=linear", "head.init=uniform", "head.scale=1")),
         ("inflora-fo/base", "b0756288", ("head.init=uniform", "inflora.view=test")),
         ("ridge/domainnet-inc69", "78457b17", ()),
     ],
@@ -501,7 +509,8 @@ def test_own_images_are_learned_with_the_settings_of_cifar100(name: str) -> None
         own, cifar = loaded(name, preset), loaded(name.replace("base", C10), preset)
         assert own.optimize == cifar.optimize and own.peft == cifar.peft
         rows = own.head.kind == "cosine" and own.optimize and own.method.readout == "rows"  # which start at class means
-        assert own.head == (cifar.head.model_copy(update={"init": "means", "scale": 10.0}) if rows else cifar.head)
+        at_means = {"kind": "cosine", "init": "means", "scale": 10.0}
+        assert own.head == (cifar.head.model_copy(update=at_means) if rows else cifar.head)
         assert own.views.normalize == "backbone" and own.paper is None and own.data.classes is None
         get_method(own.method.name).check(own, [10, 10])  # however many classes there are
 

@@ -209,18 +209,25 @@ STARTS = {"lae": "normal", "l2p": "trunc-normal", "coda": "torch", "inflora": "t
 def test_shipped_recipes_start_as_the_authors_do(name: str) -> None:
     recipe = complete_recipe(load_recipe(name))
     rows = recipe.head.kind == "cosine" and recipe.optimize and recipe.method.readout == "rows"
-    usual = "means" if name.endswith("/base") and rows else "uniform"  # own images may be few
-    assert recipe.head.init == STARTS.get(recipe.method.name, usual)
+    few = name.endswith("/base") and rows  # own images may be few
+    assert recipe.head.init == ("means" if few else STARTS.get(recipe.method.name, "uniform"))
+
+
+LINEAR = (
+    "head.kind=linear",
+    "head.init=auto",
+    "head.scale=1",
+)  # as the authors have it, and version 0.1 for own images
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "old_values"),
     [
-        ("coda-fo/base", (), {"head.init": "uniform"}),
-        ("l2p-zo/base", (), {"head.init": "uniform", "l2p.init": "port"}),
+        ("coda-fo/base", LINEAR, {"head.init": "uniform"}),
+        ("l2p-zo/base", LINEAR, {"head.init": "uniform", "l2p.init": "port"}),
         ("inflora-fo/base", (), {"head.init": "uniform", "inflora.view": "test"}),
-        ("lae-fo/base", (), {"head.init": "normal", "lae.frozen": None}),
-        ("lae-fo/base", ("method.variant=zofc",), {"head.init": "uniform", "lae.frozen": False}),
+        ("lae-fo/base", LINEAR, {"head.init": "normal", "lae.frozen": None}),
+        ("lae-fo/base", (*LINEAR, "method.variant=zofc"), {"head.init": "uniform", "lae.frozen": False}),
         ("zofc/cifar100-inc10", (), {"head.init": "uniform"}),
     ],
 )
@@ -242,7 +249,7 @@ def test_a_run_that_version_0_1_began_goes_on_from_its_own_start(
     tiny_recipe: Callable[..., Recipe], tmp_path: Path
 ) -> None:
     """Its folder has no word about the start; a new run of the same recipe has another folder and other results."""
-    few = ("coda.per_task=2", "coda.blocks=first 2", "data.classes=4")
+    few = ("coda.per_task=2", "coda.blocks=first 2", "data.classes=4", *LINEAR)
     metrics = {}
     for init in ("uniform", "auto"):
         run = start_run(tiny_recipe("coda-fo/base", *few, f"head.init={init}"), tmp_path / init)

@@ -1,7 +1,7 @@
 """Whether an image is of one of the learned classes at all, by its largest score and by how typical its features are.
 
 Features are typical of a class if they are near its mean in the Mahalanobis distance, with one scatter matrix for all
-classes. With normalized features f, class means m_c and the within-class scatter S = Σ_i (f_i − m_y)(f_i − m_y)ᵀ,
+classes. With features f, whose length tells as much as their direction, class means m_c and the within-class scatter S = Σ_i (f_i − m_y)(f_i − m_y)ᵀ,
 
     d_c(f) = h / (h̄ u_c),    h = (f − m_c)ᵀ (S + sI)⁻¹ (f − m_c),
 
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-LEAST_SHRINKAGE = 0.1
+LEAST_SHRINKAGE = 0.3
 PRIOR_IMAGES = 10  # as many images of the average class weigh in with those of a class
 MOST_KNOWN = 5000
 REMEMBERED_IMAGES = 50  # earlier images weigh at most as much as so many of this task
@@ -69,10 +69,10 @@ class Typicality:
 
     def distances(self, features: Tensor, classes: Tensor) -> Tensor:
         """d of features (n, width) from the mean of one class each."""
-        return self.unscaled(_normalized(features), classes) / self.level / self.usual[classes]
+        return self.unscaled(_in_double(features), classes) / self.level / self.usual[classes]
 
     def unscaled(self, features: Tensor, classes: Tensor) -> Tensor:
-        """h of normalized features."""
+        """h of features in float64."""
         away = features - self.means[classes]
         return ((away @ self._inverse) * away).sum(-1)
 
@@ -87,7 +87,7 @@ class Typicality:
 
 def learn_typicality(scores: Tensor, labels: Tensor, features: Tensor, before: Typicality | None) -> Typicality:
     """The statistics with images of a task included, by scores (n, classes) as if they had not been learned."""
-    x, top = _normalized(features), scores.double().max(-1)
+    x, top = _in_double(features), scores.double().max(-1)
     counts = labels.bincount(minlength=scores.shape[1]).double()
     means = torch.zeros(len(counts), x.shape[1], dtype=x.dtype).index_add(0, labels, x) / counts.clamp_min(1)[:, None]
     away = x - means[labels]
@@ -124,5 +124,5 @@ def _merge(one: Typicality, other: Typicality) -> Typicality:
     return Typicality(mean, counts + other.counts, scatter, usual, one.level, one.known)
 
 
-def _normalized(features: Tensor) -> Tensor:
-    return F.normalize(features.cpu().double(), dim=-1)
+def _in_double(features: Tensor) -> Tensor:
+    return features.cpu().double()
