@@ -44,7 +44,7 @@ def shipped_texts() -> tuple[str, ...]:
     return tuple(file.read_text("utf-8") for file in files if file.name.endswith(".yaml"))
 
 
-@kind("recipes", "recipe files: values, keys, aliases, tags, nesting and bytes mutated")
+@kind("recipes", "recipe files: values, keys, aliases, tags, nesting and bytes mutated", share=1500)
 def attempt_recipe(case: Case) -> Verdict:
     """A mutated recipe file, printed or run."""
     draw = case.random

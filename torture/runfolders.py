@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,10 @@ def damage(draw: random.Random, run: Path) -> None:
     for _ in range(draw.choice([1, 1, 1, 1, 2, 4])):
         path = draw.choice([file for file in files if file.is_file()] or [run])
         if path.is_file():
-            draw.choice(_ways(path))(draw, path)
+            try:
+                draw.choice(_ways(path))(draw, path)
+            except (ValueError, yaml.YAMLError, struct.error):  # damaged already: no longer what its name says
+                _bytes(draw, path)
 
 
 def _ways(path: Path) -> tuple[Callable[[random.Random, Path], None], ...]:

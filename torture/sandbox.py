@@ -288,8 +288,9 @@ def _child(
         for prepare in before:
             prepare()
         status = _call(job)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):  # an interpreter ignores it too, at its end
+                stream.flush()
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
     except BaseException:

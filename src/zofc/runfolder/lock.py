@@ -43,7 +43,7 @@ class FolderLock:
         try:
             if os.path.samestat(path.stat(), self.file):
                 return
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             if not self.folder.is_dir():
                 return
             self.lock.release()  # of a file without a name
