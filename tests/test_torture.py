@@ -102,10 +102,10 @@ def test_a_wrong_count_is_noticed(tmp_path: Path) -> None:
     save_photos(tmp_path / "photos", ("ant", "bee"), seed=3)
     (tmp_path / "photos" / "ant" / "up").symlink_to("..")
     reader = count_folder(tmp_path / "photos")
-    assert reader.classes == {"ant": 12, "bee": 6}  # what the link leads to, once
-    assert compare(Counts({"ant": 12, "bee": 6}), reader) == ""
+    assert reader.classes == {"ant": 6, "bee": 6}  # the link leads above
+    assert compare(Counts({"ant": 6, "bee": 6}), reader) == ""
     assert "778" in compare(Counts({"ant": 778, "bee": 6}), reader)
-    assert "cow" in compare(Counts({"ant": 12, "cow": 6}), reader)
+    assert "cow" in compare(Counts({"ant": 6, "cow": 6}), reader)
 
 
 def test_a_lost_run_is_noticed(stage: Stage, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:

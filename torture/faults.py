@@ -245,7 +245,9 @@ FAULTS: dict[str, Fault] = {
 
 
 @kind(
-    "faults", "full disk, read-only, few descriptors, SIGSTOP, clock jumps, two writers, folders moved, closed output"
+    "faults",
+    "full disk, read-only, few descriptors, SIGSTOP, clock jumps, two writers, folders moved, closed output",
+    share=270,
 )
 def attempt_fault(case: Case) -> Verdict:
     """The faults in turn."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
@@ -10,6 +11,7 @@ import stat
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 TEST_FOLDERS = ("test", "val", "validation")
-NOT_DECODED = {"EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF", "HEIF"}
+NOT_DECODED = {"EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Counts:
 def suffixes() -> frozenset[str]:
     """Suffixes of the image formats that Pillow decodes and zofc reads."""
     Image.init()
+    with contextlib.suppress(ImportError):
+        import_module("pillow_heif").register_heif_opener()
     known = {name: kind for name, kind in Image.registered_extensions().items() if kind in Image.OPEN}
     return frozenset(name for name, kind in known.items() if kind not in NOT_DECODED)
 
@@ -70,8 +74,9 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _images(folder: Path) -> Iterator[Path]:
-    """The image files below a folder, links to folders followed, no folder twice."""
-    wanted, seen, todo = suffixes(), set[tuple[int, int]](), [folder]
+    """The image files below a folder, links to folders followed, no folder twice and none that lies above."""
+    wanted, todo = suffixes(), [folder]
+    seen = {(state.st_dev, state.st_ino) for state in (path.stat() for path in folder.resolve().parents)}
     while todo:
         here = todo.pop()
         state = here.stat()
@@ -80,9 +85,11 @@ def _images(folder: Path) -> Iterator[Path]:
         seen.add((state.st_dev, state.st_ino))
         for entry in os.scandir(here):
             path = Path(entry.path)
+            if entry.name.startswith("."):
+                continue
             if entry.is_dir():
                 todo.append(path)
-            elif not entry.name.startswith(".") and path.suffix.lower() in wanted and is_regular(path):
+            elif path.suffix.lower() in wanted and is_regular(path):
                 yield path
 
 
@@ -125,7 +132,7 @@ def count_table(files: list[Path]) -> Counts | None:
 def _class_names(schema: Any) -> list[Any] | None:
     try:
         names = json.loads(schema.metadata[b"huggingface"])["info"]["features"]["label"]["names"]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return None
     return names if isinstance(names, list) and names else None
 
