@@ -162,6 +162,8 @@ def _pipe(draw: random.Random, folder: Path, _root: Path) -> None:
 
 def _socket(_draw: random.Random, folder: Path, _root: Path) -> None:
     path = folder / "s.png"
+    if path.exists():
+        return
     here = Path.cwd()
     os.chdir(folder)  # a path of at most 108 bytes
     try:
