@@ -145,10 +145,11 @@ def _two_links(draw: random.Random, folder: Path, root: Path) -> None:
         (folder / f"up{number}").symlink_to(draw.choice(["..", ".", str(root.resolve())]))
 
 
-def _link_file(draw: random.Random, folder: Path, _root: Path) -> None:
+def _link_file(draw: random.Random, folder: Path, _root: Path) -> int:
     (folder / "link.png").symlink_to(
         draw.choice(["0.png", "nowhere.png", "link.png", "/dev/zero", "/etc/passwd", "/dev/null"])
     )
+    return 1
 
 
 def _hard_link(_draw: random.Random, folder: Path, _root: Path) -> None:
@@ -173,7 +174,7 @@ def _socket(_draw: random.Random, folder: Path, _root: Path) -> None:
         os.chdir(here)
 
 
-def _forbidden(draw: random.Random, folder: Path, _root: Path) -> None:
+def _forbidden(draw: random.Random, folder: Path, _root: Path) -> int:
     path = folder / "closed"
     if draw.random() < 0.5:
         path.mkdir()
@@ -182,6 +183,7 @@ def _forbidden(draw: random.Random, folder: Path, _root: Path) -> None:
         path = folder / "closed.png"
         path.write_bytes(b"x")
     path.chmod(0)
+    return 1
 
 
 def _empty_class(draw: random.Random, _folder: Path, root: Path) -> None:

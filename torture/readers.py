@@ -70,7 +70,7 @@ def count_folder(root: Path) -> Counts:
 
 
 def _folders(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def _images(folder: Path) -> Iterator[Path]:
@@ -87,7 +87,7 @@ def _images(folder: Path) -> Iterator[Path]:
             path = Path(entry.path)
             if entry.name.startswith("."):
                 continue
-            if entry.is_dir():
+            if path.is_dir():  # False for links that lead to themselves
                 todo.append(path)
             elif path.suffix.lower() in wanted and is_regular(path):
                 yield path
@@ -131,7 +131,8 @@ def count_table(files: list[Path]) -> Counts | None:
 
 def _class_names(schema: Any) -> list[Any] | None:
     try:
-        names = json.loads(schema.metadata[b"huggingface"])["info"]["features"]["label"]["names"]
+        label = json.loads(schema.metadata[b"huggingface"])["info"]["features"]["label"]
+        names = label["names"] if label["_type"] == "ClassLabel" else None
     except (KeyError, TypeError, ValueError, RecursionError):
         return None
     return names if isinstance(names, list) and names else None
