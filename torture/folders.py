@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -131,7 +132,8 @@ def build_tree(draw: random.Random, root: Path) -> int:
     folders = [path for path in root.rglob("*") if path.is_dir()]
     broken = 0
     for _ in range(draw.choice([0, 1, 1, 2, 3])):
-        broken += draw.choice(HOSTILITIES)(draw, draw.choice(folders), root) or 0
+        with contextlib.suppress(FileExistsError):  # drawn before
+            broken += draw.choice(HOSTILITIES)(draw, draw.choice(folders), root) or 0
     return broken
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from PIL import Image
 
 TEST_FOLDERS = ("test", "val", "validation")
+LABELS = ("label", "fine_label", "labels", "target")  # what a column of labels may be called
 NOT_DECODED = {"EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
 
 
@@ -85,11 +86,9 @@ def _images(folder: Path) -> Iterator[Path]:
         seen.add((state.st_dev, state.st_ino))
         for entry in os.scandir(here):
             path = Path(entry.path)
-            if entry.name.startswith("."):
-                continue
             if path.is_dir():  # False for links that lead to themselves
                 todo.append(path)
-            elif path.suffix.lower() in wanted and is_regular(path):
+            elif not entry.name.startswith(".") and path.suffix.lower() in wanted and is_regular(path):
                 yield path
 
 
@@ -115,13 +114,13 @@ def count_table(files: list[Path]) -> Counts | None:
     for file in files:
         try:
             table = pq.read_table(file)
-            labels = table.column("label").to_pylist()
-            images = table.column("image")
+            column = _label_column(table.schema)
+            labels = table.column(column).to_pylist()
         except Exception:  # of every kind, for files that are damaged in every way
             return None
-        if not pa.types.is_struct(images.type) or any(not isinstance(label, int) for label in labels):
+        if not any(map(pa.types.is_struct, table.schema.types)) or any(not isinstance(label, int) for label in labels):
             return None
-        names = _class_names(table.schema)
+        names = _class_names(table.schema, column)
         for label in labels:
             named = names is not None and 0 <= label < len(names)
             name = str(names[label]) if names is not None and named else f"class {label}"
@@ -129,9 +128,18 @@ def count_table(files: list[Path]) -> Counts | None:
     return Counts(counts)
 
 
-def _class_names(schema: Any) -> list[Any] | None:
+def _label_column(schema: Any) -> str:
+    """The column of the labels by its name, else the only one of whole numbers."""
+    import pyarrow as pa
+
+    whole = [name for name, kind in zip(schema.names, schema.types, strict=True) if pa.types.is_integer(kind)]
+    named = [name for name in LABELS if name in whole]
+    return str((named or [name for name in whole if name != "domain"])[0])
+
+
+def _class_names(schema: Any, column: str) -> list[Any] | None:
     try:
-        label = json.loads(schema.metadata[b"huggingface"])["info"]["features"]["label"]
+        label = json.loads(schema.metadata[b"huggingface"])["info"]["features"][column]
         names = label["names"] if label["_type"] == "ClassLabel" else None
     except (KeyError, TypeError, ValueError, RecursionError):
         return None
