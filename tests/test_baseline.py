@@ -44,7 +44,7 @@ START = {  # what version 0.1 had no key for, where a method has another start s
     "lae": ("head.kind=linear", "head.init=auto", "head.scale=1"),
     "l2p": ("head.kind=linear", "head.init=uniform", "head.scale=1"),
     "coda": ("head.kind=linear", "head.init=uniform", "head.scale=1"),
-    "inflora": ("head.init=uniform", "inflora.view=test"),
+    "inflora": ("head.init=uniform", "head.scale=1", "inflora.view=test"),
 }
 BY_TASK = ("ridge.strength_from=all",)  # a random fifth of each task, where recipes for own images have another rule
 RUNS: dict[str, tuple[str, ...]] = {

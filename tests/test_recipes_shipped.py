@@ -289,7 +289,7 @@ def test_every_recipe_resolves_to_the_values_of_version_0_1() -> None:
         ("lae-fo/base", "5e6bbbf4", ("head.kind=linear", "head.init=auto", "head.scale=1")),
         ("l2p-zo/base", "6c9c82a9", ("head.kind=linear", "head.init=uniform", "head.scale=1")),
         ("coda-zo/base", "48555062", ("head.kind=linear", "head.init=uniform", "head.scale=1")),
-        ("inflora-fo/base", "b0756288", ("head.init=uniform", "inflora.view=test")),
+        ("inflora-fo/base", "b0756288", ("head.init=uniform", "head.scale=1", "inflora.view=test")),
         ("ridge/domainnet-inc69", "78457b17", ()),
     ],
 )
@@ -508,8 +508,9 @@ def test_own_images_are_learned_with_the_settings_of_cifar100(name: str) -> None
     for preset in recipe_presets(name):
         own, cifar = loaded(name, preset), loaded(name.replace("base", C10), preset)
         assert own.optimize == cifar.optimize and own.peft == cifar.peft
-        rows = own.head.kind == "cosine" and own.optimize and own.method.readout == "rows"  # which start at class means
-        at_means = {"kind": "cosine", "init": "means", "scale": 10.0}
+        rows = own.optimize and own.method.readout == "rows"  # which start at class means
+        kind = "linear" if own.method.name == "inflora" else "cosine"
+        at_means = {"kind": kind, "init": "means", "scale": 10.0}
         assert own.head == (cifar.head.model_copy(update=at_means) if rows else cifar.head)
         assert own.views.normalize == "backbone" and own.paper is None and own.data.classes is None
         get_method(own.method.name).check(own, [10, 10])  # however many classes there are

@@ -208,7 +208,7 @@ STARTS = {"lae": "normal", "l2p": "trunc-normal", "coda": "torch", "inflora": "t
 @pytest.mark.parametrize("name", [name for name in recipe_names() if name.endswith(("/base", "/cifar100-inc10"))])
 def test_shipped_recipes_start_as_the_authors_do(name: str) -> None:
     recipe = complete_recipe(load_recipe(name))
-    rows = recipe.head.kind == "cosine" and recipe.optimize and recipe.method.readout == "rows"
+    rows = recipe.optimize and recipe.method.readout == "rows"
     few = name.endswith("/base") and rows  # own images may be few
     assert recipe.head.init == ("means" if few else STARTS.get(recipe.method.name, "uniform"))
 
@@ -225,7 +225,7 @@ LINEAR = (
     [
         ("coda-fo/base", LINEAR, {"head.init": "uniform"}),
         ("l2p-zo/base", LINEAR, {"head.init": "uniform", "l2p.init": "port"}),
-        ("inflora-fo/base", (), {"head.init": "uniform", "inflora.view": "test"}),
+        ("inflora-fo/base", LINEAR, {"head.init": "uniform", "inflora.view": "test"}),
         ("lae-fo/base", LINEAR, {"head.init": "normal", "lae.frozen": None}),
         ("lae-fo/base", (*LINEAR, "method.variant=zofc"), {"head.init": "uniform", "lae.frozen": False}),
         ("zofc/cifar100-inc10", (), {"head.init": "uniform"}),
@@ -264,6 +264,17 @@ def test_a_run_that_version_0_1_began_goes_on_from_its_own_start(
     }
     assert losses["old"] == losses["uniform"] != losses["auto"]
     assert metrics["uniform"][0] == old.path.name != metrics["auto"][0]
+
+
+def test_a_linear_classifier_starts_at_class_means_as_a_cosine_one(tiny: Backbone, images: Tensor) -> None:
+    recipe = method_recipe("classifier", head={"kind": "linear", "init": "means", "scale": 10.0})
+    method, labels = grow_method(tiny, recipe, 2), torch.tensor([0, 1, 0, 1, 0, 1])
+    method.begin_task(lambda: [(images, labels)])
+    features = tiny.features(images)
+    means = torch.stack([features[labels == c].mean(0) for c in (0, 1)])
+    length = features.norm(dim=-1, keepdim=True) / means.norm(dim=-1).mean()
+    cosines = torch.nn.functional.cosine_similarity(features[:, None], means, dim=-1)
+    torch.testing.assert_close(method.scores(images), 10 * cosines * length)
 
 
 def test_rows_can_start_at_the_class_means_with_a_scale_of_ones_choice(tiny: Backbone, images: Tensor) -> None:

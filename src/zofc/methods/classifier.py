@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from zofc.errors import RecipeError
 from zofc.methods.base import FROZEN, Batches, Method, method
@@ -74,10 +74,6 @@ class Classifier(Method):
             )
         if cosine and recipe.head.init == "zeros":
             raise RecipeError("head.init: the cosine of a row of zeros is undefined; use another, or head.kind=linear")
-        if recipe.head.init == "means" and not cosine:
-            raise RecipeError(
-                "head.init: class means are rows of a cosine classifier; use head.kind=cosine or head.init=auto"
-            )
         for number, size in enumerate(task_sizes, start=learned + 1):
             if size == 1 and not cosine and (method.mask or number == 1):
                 raise RecipeError(
@@ -125,7 +121,7 @@ class Classifier(Method):
         if not self.single:
             if self.head.init == "means" and self.tasks.count(self.tasks[-1]) == 1:
                 means = self.class_means(batches, self.tasks[-1], self.extract)
-                self.head.set_rows(self.block, nn.functional.normalize(means, dim=-1))
+                self.head.set_rows(self.block, self.head.rows_at(means, self.recipe.head.scale))
             return None
         return f"task {len(self.tasks)} has one class: its loss is constant, so it takes a prototype row untrained"
 

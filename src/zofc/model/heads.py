@@ -64,6 +64,10 @@ class Head(nn.Module):
         """Replace the rows of a task."""
         self.rows[task].copy_(rows)
 
+    def rows_at(self, means: Tensor, scale: float) -> Tensor:
+        """Rows that start at class means (classes, width), where scores are `scale` times a cosine."""
+        raise TypeError(f"{type(self).__name__} does not start at class means")
+
     def remove(self, gone: Sequence[int]) -> None:
         """Drop the rows of these classes; a task whose classes are all gone keeps a tensor without rows."""
         start = 0
@@ -105,6 +109,10 @@ class CosineHead(Head):
         sigma = alike(moving.get("sigma", self.sigma), features)
         return sigma[..., None, None] * (F.normalize(features, dim=-1) @ rows.mT)
 
+    def rows_at(self, means: Tensor, scale: float) -> Tensor:
+        """Their directions: the scale is a parameter of its own."""
+        return F.normalize(means, dim=-1)
+
     def set_means(self, means: Tensor, known: Tensor) -> None:
         """Replace rows by class means (classes, width) where `known` (classes,)."""
         sizes = [len(own) for own in self.rows]
@@ -143,6 +151,12 @@ class LinearHead(Head):
     def moving_names(self, tasks: Sequence[int]) -> list[str]:
         """The rows and biases of these tasks."""
         return [*super().moving_names(tasks), *(f"bias.{task}" for task in tasks)]
+
+    def rows_at(self, means: Tensor, scale: float) -> Tensor:
+        """Their directions, of one length: with the bias at zero, scores of features about as long as the means are
+        `scale` times a cosine."""
+        directions: Tensor = F.normalize(means, dim=-1)
+        return directions * (scale / float(means.norm(dim=-1).mean()))
 
     def keep_rows(self, task: int, stay: Tensor) -> None:
         """Keep these rows and biases of a task alone."""

@@ -206,9 +206,9 @@ class HeadSettings(Strict):
         "auto",
         description="what new rows start from; auto: as the method's authors; uniform: ±√(3/d), cosine ±1/√d; torch: "
         "nn.Linear's ±1/√d, also for the bias, else zero; trunc-normal: deviation 0.02; normal: 0.001; means: the mean "
-        "features of their classes (cosine)",
+        "features of their classes",
     )
-    scale: Factor = Field(1.0, description="cosine: what its scale starts from")
+    scale: Factor = Field(1.0, description="cosine: what its scale starts from; linear: of rows that start at means")
 
 
 class MethodSettings(Strict):

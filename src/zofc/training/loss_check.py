@@ -35,7 +35,7 @@ def check_loss(losses: Sequence[float], accuracy: float, plans: Mapping[str, Gro
 
 def _remedy(plans: Mapping[str, Group], recipe: Recipe, factor: float) -> str:
     rates = " ".join(f"optimize.{name}.lr={plan.lr * factor:g}" for name, plan in plans.items())
-    random_start = recipe.head.kind == "cosine" and recipe.head.init != "means" and "head" in plans
+    random_start = recipe.head.init != "means" and "head" in plans
     if factor > 1 and random_start and not recipe.method.prototypes:
         return f"head.init=means head.scale=10, or larger steps: {rates}"
     return f"{'larger' if factor > 1 else 'smaller'} steps: {rates}"

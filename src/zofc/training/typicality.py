@@ -1,7 +1,8 @@
 """Whether an image is of one of the learned classes at all, by its largest score and by how typical its features are.
 
 Features are typical of a class if they are near its mean in the Mahalanobis distance, with one scatter matrix for all
-classes. With features f, whose length tells as much as their direction, class means m_c and the within-class scatter S = Σ_i (f_i − m_y)(f_i − m_y)ᵀ,
+classes. With features f, whose length tells known from unknown as their direction does, class means m_c and the
+within-class scatter S = Σ_i (f_i − m_y)(f_i − m_y)ᵀ,
 
     d_c(f) = h / (h̄ u_c),    h = (f − m_c)ᵀ (S + sI)⁻¹ (f − m_c),
 
