@@ -107,6 +107,12 @@ def test_links_that_lead_back_are_not_followed(tmp_path: Path, links: dict[str, 
     assert len(images_in(root)) == 11
 
 
+def test_hidden_files_are_passed_over_and_hidden_folders_of_a_class_are_not(tmp_path: Path) -> None:
+    root = put_images(tmp_path / "imgs", {"ant": 2, "bee": 2, "ant/.more": 1, ".trash": 4})
+    (root / "bee" / ".0.png").write_bytes(b"not an image")
+    assert opened(root) == {"ant": 3, "bee": 2}
+
+
 def test_a_link_to_images_elsewhere_is_followed(tmp_path: Path) -> None:
     root = put_images(tmp_path / "imgs", {"ant": 2, "bee": 2})
     put_images(tmp_path / "more", {"ants": 3})
@@ -371,9 +377,18 @@ def pictures(count: int = 2) -> Any:
         ([("image", pictures()), ("label", pa.array([[0], [1]]))], ["a", "b"], "expected an image column"),
         ([("image", pictures()), ("label", pa.array([0, 1]))], 5, "the class names of column label are no list"),
         ([("image", pictures()), ("label", pa.array([0, 1]))], [["a"], {}], "the class names of column label"),
+        ([("image", pa.nulls(2)), ("label", pa.array([0, 0]))], ["a"], "column image holds no images"),
         ([("image", pa.array(["a.png", "b.png"])), ("label", pa.array([0, 1]))], ["a", "b"], "expected an image col"),
     ],
-    ids=["large label", "label twice", "list labels", "names: 5", "names of other types", "text for images"],
+    ids=[
+        "large label",
+        "label twice",
+        "list labels",
+        "names: 5",
+        "names of other types",
+        "no images",
+        "text for images",
+    ],
 )
 def test_a_table_that_cannot_be_meant_is_refused(
     tmp_path: Path, columns: list[tuple[str, Any]], names: Any, message: str
@@ -381,6 +396,14 @@ def test_a_table_that_cannot_be_meant_is_refused(
     file = write_table(tmp_path / "t.parquet", columns, names)
     with pytest.raises(DataError, match=message):
         open_source(f"parquet:{file}", SourceOptions(cache="off"))
+
+
+def test_class_names_are_read_where_other_metadata_are_damaged(tmp_path: Path) -> None:
+    table = pa.table({"image": pictures(4), "label": pa.array([0, 0, 1, 1])})
+    features = {"image": 5, "label": {"_type": "ClassLabel", "names": ["ant", "bee"]}}
+    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pq.write_table(table, tmp_path / "t.parquet")
+    assert open_source(f"parquet:{tmp_path}/t.parquet", SourceOptions(cache="off")).classes == ("ant", "bee")
 
 
 @pytest.mark.parametrize("declared", [True, False])
@@ -447,6 +470,16 @@ def test_weights_that_are_not_finite_are_refused(tiny_weights: Path, tmp_path: P
     tensors["blocks.1.mlp.fc1.weight"][0, 0] = value
     save_file(tensors, tmp_path / "w.safetensors", metadata)
     with pytest.raises(WeightsError, match=r"blocks\.1\.mlp\.fc1\.weight holds NaN or infinite numbers"):
+        load_backbone(BackboneSettings(name=str(tmp_path / "w.safetensors")))
+
+
+@pytest.mark.parametrize(
+    "offsets", [[], [0], "", "ab", None, {}, [0, 10**30], [-1, 5], [0, float("inf")]], ids=lambda value: str(value)[:12]
+)
+def test_a_damaged_header_of_safetensors_is_an_error(tmp_path: Path, offsets: Any) -> None:
+    header = json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": offsets}}).encode()
+    (tmp_path / "w.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
+    with pytest.raises(WeightsError, match=r"w\.safetensors (is not a readable safetensors file|is truncated)"):
         load_backbone(BackboneSettings(name=str(tmp_path / "w.safetensors")))
 
 

@@ -62,7 +62,7 @@ class Scan:
 
 def subfolders(root: Path) -> list[str]:
     """Names of the folders in a folder, sorted, hidden ones left out."""
-    return [path.name for path in list_folder(root).folders]
+    return [path.name for path in list_folder(root).folders if not path.name.startswith(".")]
 
 
 def scan(root: Path, inside: str = "") -> Scan:
@@ -76,6 +76,8 @@ def scan(root: Path, inside: str = "") -> Scan:
     files: dict[str, list[str]] = {}
     ignored, special, loops = relative(top.files), relative(top.special), []
     for folder in top.folders:
+        if folder.name.startswith("."):
+            continue
         entries = list_files(folder)
         inside_class = relative(entries.files)
         files[folder.name] = [file for file in inside_class if PurePath(file).suffix.lower() in suffixes]

@@ -17,7 +17,7 @@ from zofc.paths import explain_os_error
 
 @dataclass
 class FolderEntries:
-    """What a folder holds, hidden entries apart, each in the order of names."""
+    """What a folder holds, hidden files apart, each in the order of names."""
 
     files: list[Path] = field(default_factory=list)  # links that lead nowhere among them: an error when they are read
     folders: list[Path] = field(default_factory=list)
@@ -30,7 +30,7 @@ def list_folder(folder: Path) -> FolderEntries:
     entries = FolderEntries()
     try:
         with os.scandir(folder) as found:
-            listed = sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
+            listed = sorted(found, key=lambda entry: entry.name)
     except (OSError, ValueError) as error:
         reason = explain_os_error(error) if isinstance(error, OSError) else error
         raise DataError(f"cannot list the folder {folder}: {reason}; make it readable, or move it away") from error
@@ -41,7 +41,7 @@ def list_folder(folder: Path) -> FolderEntries:
             mode = stat.S_IFREG
         if stat.S_ISDIR(mode):
             entries.folders.append(folder / entry.name)
-        else:
+        elif not entry.name.startswith("."):
             (entries.files if stat.S_ISREG(mode) else entries.special).append(folder / entry.name)
     return entries
 

@@ -116,7 +116,8 @@ def find_columns(schema: Any, file: Path) -> Columns:
     """The image and label columns by their declared type, else by their Arrow type."""
     try:
         features = parse_json(schema.metadata[b"huggingface"])["info"]["features"]
-        declared = {name: str(feature.get("_type")) for name, feature in features.items() if name in schema.names}
+        features = {name: about for name, about in features.items() if isinstance(about, dict) and name in schema.names}
+        declared = {name: str(about.get("_type")) for name, about in features.items()}
     except (KeyError, TypeError, ValueError, AttributeError):
         features, declared = {}, {}
 
@@ -268,8 +269,7 @@ def _shard_bytes(file: Path, column: str, wanted: NDArray[np.int64]) -> list[byt
         if len(inside):
             images = read_columns(file, column, partial(_row_group, group, column))
             if pa.types.is_null(images.type):
-                encoded += [b""] * len(inside)
-                continue
+                raise DataError(f"{file}: column {column} holds no images")
             items = pc.struct_field(images.take(pa.array(inside)), "bytes").to_pylist()
             encoded.extend(data or b"" for data in items)  # no bytes: found broken when it is decoded
     return encoded

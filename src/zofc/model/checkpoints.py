@@ -120,7 +120,7 @@ def _expected_size(path: Path) -> int | None:
         entries = parse_json(header)
         ends = [int(entry["data_offsets"][1]) for key, entry in entries.items() if key != "__metadata__"]
         return 8 + length + max(ends)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
         return 8 + length if len(header) < length else None
 
 
