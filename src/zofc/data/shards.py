@@ -147,7 +147,7 @@ def find_columns(schema: Any, file: Path) -> Columns:
         return tuple(listed)
 
     domain = "domain" if declared.get("domain") == "ClassLabel" else None
-    classes = names(label) if declared.get(label) == "ClassLabel" else ()
+    classes = names(label) if label in features else ()
     return Columns(images[0], label, domain, classes or None, names(domain) if domain else ())
 
 
