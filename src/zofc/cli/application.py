@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -135,10 +134,10 @@ def check_writable(path: Path | None) -> None:
 
 def write_result(path: Path | None, content: object) -> None:
     """Write a result where the user asked for it, if anywhere."""
-    from zofc.runfolder import write_atomic
+    from zofc.runfolder.files import json_text, write_atomic
 
     if path is not None:
-        write_atomic(path, json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+        write_atomic(path, json_text(content, indent=1, ascii_only=False) + "\n")
         say(f"written: {path}")
 
 

@@ -218,14 +218,15 @@ class Learner:
         """Scores (images, classes) on the CPU."""
         self._require_classes()
         scores = [self.model.scores(batch).cpu() for batch in self._batches(images)]
-        return torch.cat([torch.zeros(0, len(self.classes)), *scores])
+        return _finite(torch.cat([torch.zeros(0, len(self.classes)), *scores]))
 
     def _scores_and_features(self, images: OneOrMore) -> tuple[Tensor, Tensor]:
         """Scores (images, classes) and features (images, width), on the CPU."""
         self._require_classes()
         pairs = [self.model.scores_and_features(batch) for batch in self._batches(images)]
         scores, features = zip(*pairs, strict=True)
-        return torch.cat([part.cpu() for part in scores]), torch.cat([part.float().cpu() for part in features])
+        answers = _finite(torch.cat([part.cpu() for part in scores]))
+        return answers, torch.cat([part.float().cpu() for part in features])
 
     def _require_classes(self) -> None:
         if not self.classes:
@@ -256,6 +257,7 @@ class Learner:
         loader = self.model.loader(images.relabel(ids[images.labels]), threads=True)
         pairs = [(self.model.scores(batch).cpu(), labels.cpu()) for batch, labels in self.model.plain_batches(loader)]
         scores, labels = (torch.cat(parts) for parts in zip(*pairs, strict=True))
+        _finite(scores)
         return evaluate_answers(self.classes, scores.argmax(-1), labels, self.model.probabilities(scores), unknown)
 
     def save(self, path: str | Path) -> None:
@@ -322,6 +324,17 @@ class Learner:
         labels = np.repeat(np.arange(len(lists)), [len(items) for items in lists.values()])
         images: Images = GivenImages([item for items in lists.values() for item in items])
         return tuple(lists), ImageSet(images, labels)
+
+
+def _finite(scores: Tensor) -> Tensor:
+    """Scores (images, classes), refused where they are no numbers: there is no answer to read from them."""
+    if not bool(scores.isfinite().all()):
+        wrong = int((~scores.isfinite()).any(-1).sum())
+        raise RunError(
+            f"the scores of {wrong} of {len(scores)} images are not finite: the model is damaged, or they overflow "
+            "in half precision (training.precision=fp32)"
+        )
+    return scores
 
 
 def load(path: str | Path, device: str | None = None, plugins: Sequence[str | Path] = ()) -> Learner:

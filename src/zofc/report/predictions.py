@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from zofc.report.grid import Grid
+from zofc.runfolder.files import json_text
 from zofc.units import printable
 
 Answer = dict[str, Any]
@@ -51,8 +51,8 @@ def predictions_csv(rows: Sequence[Answer]) -> str:
 
 def predictions_json(rows: Sequence[Answer]) -> str:
     """One object a line."""
-    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
-    exact = [line if line == printable(line) else json.dumps(row) for line, row in zip(lines, rows, strict=True)]
+    lines = [json_text(row, ascii_only=False) for row in rows]
+    exact = [line if line == printable(line) else json_text(row) for line, row in zip(lines, rows, strict=True)]
     return "".join(f"{line}\n" for line in exact)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from zofc.errors import RunError
-from zofc.runfolder.files import explain_os_errors, parse_object
+from zofc.runfolder.event_fields import is_complete, is_understood
+from zofc.runfolder.files import damaged, explain_os_errors, parse_object
 from zofc.runfolder.names import EVENTS_FILE
 
 Event = dict[str, Any]
@@ -61,13 +62,17 @@ class EventTail:
         whole = content[: content.rfind(b"\n") + 1]
         beginning = self.offset == 0
         self.offset += len(whole)
-        return beginning, [_event(line) for line in whole.splitlines() if line.strip()]
+        events = [_event(line) for line in whole.splitlines() if line.strip()]
+        return beginning, [event if event is not None and is_complete(event) else None for event in events]
 
 
 def parse_events(content: bytes, path: Path) -> tuple[Event, ...]:
     """All events of a log; the last one may have been cut off by a kill and is then left out."""
     *lines, rest = content.split(b"\n")
     events = [parse_object(line, path, number) for number, line in enumerate(lines, 1) if line.strip()]
+    for number, event in enumerate(events, 1):
+        if not is_understood(event):
+            raise damaged(path, f"has an event that makes no sense: number {number}, {str(event)[:80]}")
     last = _event(rest)
     return tuple(events) if last is None else (*events, last)
 
@@ -75,9 +80,9 @@ def parse_events(content: bytes, path: Path) -> tuple[Event, ...]:
 def _event(line: bytes) -> Event | None:
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return event if isinstance(event, dict) else None
+    return event if is_understood(event) else None
 
 
 def _drop_half_line(path: Path) -> None:

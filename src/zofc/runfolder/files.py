@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import glob
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -103,9 +104,22 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
                     path.unlink()
 
 
+def json_text(value: Any, indent: int | None = None, ascii_only: bool = True) -> str:
+    """A value as JSON, with null for numbers that are not finite, which JSON does not have."""
+    return json.dumps(_without_nan(value), indent=indent, ensure_ascii=ascii_only, allow_nan=False)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _without_nan(each) for key, each in value.items()}
+    return [_without_nan(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 def write_object(path: Path, value: Any) -> None:
     """Write a value as JSON, atomically."""
-    write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+    write_atomic(path, json_text(value, indent=1) + "\n")
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------

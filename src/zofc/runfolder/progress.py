@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from zofc.errors import RunError
 from zofc.metrics import AccuracyMatrix
 from zofc.runfolder.files import damaged, parse_object
+from zofc.runfolder.nested import LARGEST, is_count, is_number
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 VERSION = 1
 CHECKSUM_KEY = "checksum"
-LARGEST = 2**53  # of counts: what JSON readers agree on
 
 
 @dataclass
@@ -112,6 +112,10 @@ def _check(progress: Progress) -> None:
             raise ValueError(f"tasks: classes {start} to {stop} of {len(progress.classes)}")
     if len(progress.rows) != progress.done:
         raise ValueError(f"rows: accuracies after {len(progress.rows)} tasks, but {progress.done} are done")
+    if (fitted := progress.calibration) is not None:
+        scale, images = fitted.get("scale"), fitted.get("images")
+        if scale is None or not is_number(scale) or scale <= 0 or not is_count(images) or len(fitted) != 2:
+            raise ValueError(f"calibration: expected a scale and a number of images, got {fitted}")
     AccuracyMatrix(tuple(map(tuple, progress.rows)), tuple(progress.counts))
     if any(math.isinf(value) for value in progress.meter.values()):
         raise ValueError("meter: an infinite number")

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from zofc.errors import RecipeError, RunError
+from zofc.errors import RunError
 from zofc.metrics import METRICS, AccuracyMatrix, all_classes_over_time, forgetting_by_group, summary
 from zofc.runfolder import names
+from zofc.runfolder.contents import parse_environment, parse_matrix, parse_metrics, parse_settings
 from zofc.runfolder.events import Event, parse_events
 from zofc.runfolder.files import (
     as_mapping,
-    damaged,
     parse_object,
     read_if_present,
     write_atomic,
@@ -89,7 +89,7 @@ class Run:
     @property
     def settings(self) -> Mapping[str, Any]:
         """The recipe as its file has it, of whatever version of zofc."""
-        return self._read(names.RECIPE_FILE, _parse_recipe, b"")
+        return self._read(names.RECIPE_FILE, parse_settings, b"")
 
     @property
     def recipe(self) -> Recipe:
@@ -139,17 +139,17 @@ class Run:
     @property
     def environment(self) -> Mapping[str, Any]:
         """Versions, device, and checksums of data and weights."""
-        return self._object(names.ENVIRONMENT_FILE)
+        return self._read(names.ENVIRONMENT_FILE, parse_environment, b"{}")
 
     @property
     def metrics(self) -> Mapping[str, Any]:
         """The content of `metrics.json`."""
-        return self._object(names.METRICS_FILE)
+        return self._read(names.METRICS_FILE, parse_metrics, b"{}")
 
     @property
     def matrix(self) -> AccuracyMatrix | None:
         """None until the first task is evaluated."""
-        return self._read(names.MATRIX_FILE, _parse_matrix, b"{}")
+        return self._read(names.MATRIX_FILE, parse_matrix, b"{}")
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -160,7 +160,7 @@ class Run:
     def adapter_warnings(self) -> dict[int, str]:
         """What the run said about harm that its adapter did, by task; the latest if a task was repeated."""
         about = (event for event in self.events if event.get("event") == "notice" and event.get("about") == "adapter")
-        return {int(event["task"]): str(event["text"]) for event in about}
+        return {int(event["task"]): str(event["text"]) for event in about if "task" in event}
 
     def _write(self, name: str, value: Mapping[str, Any]) -> None:
         self.check_lock()
@@ -251,7 +251,7 @@ class Run:
     def trainable(self) -> dict[str, int] | None:
         """Trainable parameters per group, in the last task; None before the first is done."""
         sizes = self.metrics.get("trainable_parameters")
-        return {str(group): int(n) for group, n in sizes.items()} if isinstance(sizes, Mapping) else None
+        return None if sizes is None else dict(sizes)
 
     @property
     def learned(self) -> tuple[tuple[str, ...], ...]:
@@ -366,26 +366,3 @@ def open_run(path: str | Path) -> Run:
 def page_in(folder: Path) -> Path:
     """The report about the runs in a folder."""
     return folder / names.PAGE_FILE
-
-
-def _parse_recipe(content: bytes, path: Path) -> dict[str, Any]:
-    from zofc.recipe.parse import read_text
-
-    try:
-        layer = read_text(content.decode("utf-8-sig"), path.name)
-    except UnicodeDecodeError as error:
-        raise damaged(path, "is not valid UTF-8") from error
-    except RecipeError as error:
-        raise RunError(f"{path.parent}: {error}") from error
-    if layer.problems:
-        raise RunError(f"{path.parent}: {layer.problems[0]}")
-    return as_mapping(layer.values or None, path)
-
-
-def _parse_matrix(content: bytes, path: Path) -> AccuracyMatrix | None:
-    value = parse_object(content, path)
-    try:
-        matrix = AccuracyMatrix.from_json(value) if value else None
-    except ValueError as error:
-        raise damaged(path, f"is not an accuracy matrix: {error}") from error
-    return matrix if matrix and matrix.rows else None

@@ -90,10 +90,13 @@ class IncrementalModel:
     ) -> None:
         """Become what was saved: grow task by task, then take the saved values."""
         statistics = under(tensors, TYPICALITY[:-1])
+        if calibration is not None and (text := Typicality.problem(statistics, len(names))):
+            raise RunError(f"the checkpoint is damaged: {TYPICALITY}{text}")
         self.calibration = (Calibration(**calibration), Typicality(**statistics)) if calibration else None
         tensors = {name: value for name, value in tensors.items() if not name.startswith(TYPICALITY)}
         for start, stop in tasks:
-            self.extend(names[start:stop])
+            if self.extend(names[start:stop]) != range(start, stop):
+                raise RunError(f"the checkpoint is damaged: no task can have the classes {start} to {stop}")
         tensors = self.method.adapt_state(tensors)
         own = self.method.state_dict()
         shapes, saved = ({key: value.shape for key, value in state.items()} for state in (own, tensors))

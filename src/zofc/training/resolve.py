@@ -182,6 +182,8 @@ def open_stream(recipe: Recipe, notice: Callable[[str], None], progress: Progres
 
 def _continue_stream(recipe: Recipe, progress: Progress, notice: Callable[[str], None]) -> AnyStream:
     tasks = [range(*task) for task in progress.tasks[: progress.inherited]]
+    if not recipe.data.then or not tasks:
+        raise RunError("this model was saved with nothing left to learn, and its record of that is damaged")
     learned = progress.classes[: tasks[-1].stop]
     new = open_data(recipe, recipe.data.then[-1], notice)  # first, so that its errors are reported as they are
     without = Stream.continuing(learned, tasks, [new], order_seed=order_seed(recipe))

@@ -18,7 +18,7 @@ fall as classes are added, so those of earlier tasks' images are shifted to the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -42,6 +42,20 @@ class Typicality:
     usual: Tensor  # (classes,), the mean distance u of each class
     level: Tensor  # (), the mean of h
     known: Tensor  # (images, 2), the largest score and the distance of held-back images
+
+    @classmethod
+    def problem(cls, tensors: Mapping[str, Tensor], classes: int) -> str | None:
+        """Which of the tensors cannot be part of the statistics of so many classes, if one cannot."""
+        width = tensors["scatter"].shape[-1] if "scatter" in tensors and tensors["scatter"].dim() else 0
+        images = len(tensors["known"]) if "known" in tensors and tensors["known"].dim() else 0
+        shapes = {"means": (classes, width), "counts": (classes,), "scatter": (width, width), "usual": (classes,),
+                  "level": (), "known": (images, 2)}  # fmt: skip
+        for name in {**shapes, **tensors}:
+            if name not in shapes or name not in tensors or tensors[name].shape != shapes[name]:
+                return name
+            if tensors[name].dtype != torch.float64:
+                return name
+        return None
 
     def state(self) -> dict[str, Tensor]:
         """The tensors by name."""
