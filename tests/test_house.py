@@ -56,6 +56,8 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/recipe/bounds.py",
     "src/zofc/recipe/rates.py",
     "src/zofc/report/predictions.py",
+    "src/zofc/runfolder/contents.py",
+    "src/zofc/runfolder/event_fields.py",
     "src/zofc/runfolder/progress.py",
     "src/zofc/runfolder/tensors.py",
     "src/zofc/training/adapter_check.py",
@@ -75,7 +77,7 @@ GROWN = {  # lines that features since version 0.1 added to older files
     "labels that tell runs apart, a small report page, time that is left": 89,  # report
     "directions drawn ahead, kernels of value and tangents": 58,  # optim
     "grids, searched rates, photographs and kinds of tries": 75,  # evidence
-    "kills, damage and second processes, which do no harm": 190,  # runfolder, training
+    "kills, damage and second processes, which do no harm": 240,  # runfolder, training
     "hostile files and settings, refused by their names": 225,  # data, model, recipe, cli
 }
 MOVED = {
@@ -83,6 +85,7 @@ MOVED = {
     "model/backbone.py": 152,
     "analysis/diagnose.py": 71,
     "runfolder/checkpoint.py": 44,
+    "runfolder/run.py": 26,
 }  # older lines that are in new files now
 LINES_OF_0_1 = 21_364  # of src and scripts, in version 0.1
 KERNELS = ROOT / "src" / "zofc" / "optim" / "kernels.py"  # GPU kernels, which are long by nature

@@ -101,7 +101,8 @@ def remove_leftovers(folder: Path, name: str | None = None) -> None:
             if TEMPORARY.fullmatch(path.name) and path.is_file() and not path.is_symlink():
                 with suppress(OSError), path.open("rb") as file:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    path.unlink()
+                    if os.path.samestat(os.fstat(file.fileno()), path.stat()):  # else its writer was quicker
+                        path.unlink()
 
 
 def json_text(value: Any, indent: int | None = None, ascii_only: bool = True) -> str:
