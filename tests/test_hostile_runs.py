@@ -33,6 +33,7 @@ from zofc.runfolder.create import is_free
 from zofc.runfolder.files import json_text
 from zofc.runfolder.progress import state_checksum
 from zofc.training import loggers, pacing
+from zofc.training.incremental_model import IncrementalModel
 from zofc.training.runs import extend_run, resume_run, start_run, train
 
 Make = Callable[..., Recipe]
@@ -387,7 +388,7 @@ def test_a_run_killed_in_an_evaluation_neither_trains_nor_evaluates_again(
     train(whole)
     monkeypatch.setattr(pacing.CheckpointPacing, "affordable", True)
     run = start_run(recipe, tmp_path / "killed")
-    guesses, calls = package.learner.learner.IncrementalModel.guesses, [0]
+    guesses, calls = IncrementalModel.guesses, [0]
 
     def killed(self: Any, *given: Any) -> Any:
         calls[0] += 1
