@@ -107,6 +107,13 @@ def test_links_that_lead_back_are_not_followed(tmp_path: Path, links: dict[str, 
     assert len(images_in(root)) == 11
 
 
+def test_a_class_folder_that_leads_back_is_refused(tmp_path: Path) -> None:
+    root = put_images(tmp_path / "imgs", {"ant": 2, "bee": 2})
+    (root / "all").symlink_to(".")
+    with pytest.raises(DataError, match=r"class folder .*all has no images"):
+        opened(root)
+
+
 def test_hidden_files_are_passed_over_and_hidden_folders_of_a_class_are_not(tmp_path: Path) -> None:
     root = put_images(tmp_path / "imgs", {"ant": 2, "bee": 2, "ant/.more": 1, ".trash": 4})
     (root / "bee" / ".0.png").write_bytes(b"not an image")

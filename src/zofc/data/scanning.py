@@ -49,7 +49,7 @@ def list_folder(folder: Path) -> FolderEntries:
 def list_files(folder: Path) -> FolderEntries:
     """The files at any depth below a folder; `folders` stays empty."""
     listed = FolderEntries()
-    entered = {_identity(path) for path in folder.resolve().parents}
+    entered = {_identity(path) for path in (*folder.absolute().parents, *folder.resolve().parents)}
     ahead = [folder]
     while ahead:
         inside = ahead.pop()
