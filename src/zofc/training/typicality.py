@@ -45,7 +45,9 @@ class Typicality:
 
     @classmethod
     def problem(cls, tensors: Mapping[str, Tensor], classes: int) -> str | None:
-        """Which of the tensors cannot be part of the statistics of so many classes, if one cannot."""
+        """Which of the tensors cannot be part of the statistics, if one cannot; those of the last of the classes are
+        missing while they are learned."""
+        classes = min(len(tensors["counts"]) if "counts" in tensors and tensors["counts"].dim() else 0, classes)
         width = tensors["scatter"].shape[-1] if "scatter" in tensors and tensors["scatter"].dim() else 0
         images = len(tensors["known"]) if "known" in tensors and tensors["known"].dim() else 0
         shapes = {"means": (classes, width), "counts": (classes,), "scatter": (width, width), "usual": (classes,),
