@@ -324,8 +324,8 @@ def test_weights_at_paths_that_no_file_can_have_are_errors(name: str) -> None:
     [
         ((250_000, 1), "250,000 × 1 pixels: one side is more than 100 times as long as the other, which is the limit"),
         ((1, 250_000), "1 × 250,000 pixels: one side"),
-        ((12_000, 12_000), "12,000 × 12,000 pixels, more than the limit of 100,000,000"),
-        ((100_000, 100_000), "more pixels than the limit of 100,000,000"),
+        ((13_000, 13_000), "13,000 × 13,000 pixels, more than the limit of 150,000,000"),
+        ((100_000, 100_000), "more pixels than the limit of 150,000,000"),
     ],
 )
 def test_an_image_with_an_appetite_is_refused(tmp_path: Path, size: tuple[int, int], message: str) -> None:

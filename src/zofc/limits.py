@@ -36,7 +36,7 @@ RESIZE = 16.0  # short side of the test view over its crop
 CROP_ASPECT = 100.0
 
 # images and tables
-IMAGE_PIXELS = 100_000_000
+IMAGE_PIXELS = 150_000_000  # under twice Pillow's own, from which on it refuses them
 IMAGE_ASPECT = 100  # long side over short side: the short one is what views resize to their size
 GENERATED_PER_CLASS = 10_000  # images that are drawn
 CLASSES = 100_000
