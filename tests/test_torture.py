@@ -24,7 +24,7 @@ from torture.mutate import mutate_bytes, mutate_tree
 from torture.readers import Counts, count_folder
 from torture.sandbox import Job, Limits, start, warm_up
 from torture.stage import Stage, make_stage, save_photos
-from torture.verdicts import Verdict, judge
+from torture.verdicts import BAD, Verdict, judge
 
 campaign.load_kinds()
 
@@ -127,14 +127,11 @@ def test_a_lost_run_is_noticed(stage: Stage, work: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("name", list(KINDS))
-def test_a_few_tries_of_every_kind(name: str, stage: Stage, work: Path) -> None:
-    """What they find is for `make torture` to say; here the harness itself must make no mistake and change nothing."""
+def test_a_few_tries_of_every_kind_find_nothing(name: str, stage: Stage, work: Path) -> None:
     before = {run: all_files(run) for run in stage.runs}
-    for number in range(1 if name.startswith("kill") else 3):
-        record = campaign.attempt(
-            (name, 1993, number), work, stage, "test", limits=Limits(seconds=20 if name.startswith("kill") else 4)
-        )
-        assert record.verdict != "harness", f"{record.detail} ({record.command})"
+    for number in range(1 if name.startswith("kill") else 4 if name == "faults" else 12):
+        record = campaign.attempt((name, 7, number), work, stage, "test")
+        assert record.verdict not in BAD, f"{record.verdict}: {record.detail} ({record.command})"
     assert before == {run: all_files(run) for run in stage.runs}
 
 
