@@ -134,6 +134,7 @@ class Process:
         reap_orphans()
         peak = max(self.peak, 1024 * usage.ru_maxrss)
         excess = self.excess or ("memory" if limits is not None and peak > limits.memory else "")
+        self.output.touch()  # it may have been killed before its first line of code
         with self.output.open("rb") as file:
             text = file.read(OUTPUT_BYTES).decode("utf-8", "backslashreplace")
         return Outcome(os.waitstatus_to_exitcode(status), seconds, peak, text, excess)
