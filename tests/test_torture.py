@@ -25,9 +25,6 @@ from torture.readers import Counts, count_folder
 from torture.sandbox import Job, Limits, start, warm_up
 from torture.stage import Stage, make_stage, save_photos
 from torture.verdicts import BAD, Verdict, judge
-from zofc.errors import RunError
-from zofc.report.live import RunView
-from zofc.runfolder import open_run
 
 campaign.load_kinds()
 
@@ -189,23 +186,3 @@ def test_mutations_change_something() -> None:
     assert (
         sum(mutate_bytes(random.Random(number), b"0123456789" * 20) != b"0123456789" * 20 for number in range(50)) > 40
     )
-
-
-# -- what it found ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["data: {then: 5}", "data: {then: [5]}", "data: 3", "optimize: [1]", "optimize: {head: {lr: x}}", "paper: x"],
-)
-def test_settings_of_a_run_with_other_types_are_damage(text: str, tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text(f"name: x\n{text}\n")
-    with pytest.raises(RunError, match="recipe.yaml should hold"):
-        _ = open_run(tmp_path).settings
-
-
-@pytest.mark.parametrize("key", ["task", "steps", "epochs"])
-def test_an_event_with_other_types_is_not_taken_up(key: str) -> None:
-    view = RunView()
-    view.feed({"event": "task_started", "time": 1.0, "task": 0, "steps": 4, "epochs": 2, key: "all"})
-    assert (view.unread, view.number) == (1, -1)
