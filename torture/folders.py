@@ -94,7 +94,7 @@ def attempt_folder(case: Case) -> Verdict:
         expected = count_folder(root)
     except OSError as error:
         return Verdict("wrong", f"accepted, but the reader has {error}")
-    wrong = compare(found, expected, broken if skip else 0, learn)
+    wrong = compare(found, expected, broken * len(expected.classes) if skip else 0, learn)
     return Verdict("wrong", wrong) if wrong else verdict
 
 

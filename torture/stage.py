@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Sequence
@@ -83,7 +84,7 @@ class Stage:
 
 def make_stage(work: Path) -> Stage:
     """The stage below a work folder, made if it is not there."""
-    stage = Stage((work / "stage").resolve())
+    stage = Stage((work / "stage" / source_digest()).resolve())
     done = stage.path / f"done-{VERSION}"
     if done.is_file():
         return stage
@@ -101,6 +102,16 @@ def make_stage(work: Path) -> Stage:
         shutil.rmtree(stage.path / folder)
     done.touch()
     return stage
+
+
+def source_digest() -> str:
+    """Names the code of zofc: what was made with other code is no measure of it."""
+    import zofc
+
+    digest = hashlib.blake2b(digest_size=6)
+    for file in sorted(Path(zofc.__path__[0]).rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def _do(stage: Stage, job: Job, name: str) -> None:
