@@ -163,15 +163,15 @@ def test_children_of_a_killed_process_do_not_hold_its_lock(run_copy: Path) -> No
 import os, time
 from zofc.runfolder import open_run
 with open_run({str(run_copy)!r}).locked():
-    if not os.fork():
-        time.sleep(60)
-        os._exit(0)
-    print("held", flush=True)
+    child = not os.fork()
+    os.write(1, b"child\\n" if child else b"held\\n")
     time.sleep(60)
+    os._exit(0)
 """
     holder = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        assert holder.stdout is not None
+        assert {holder.stdout.readline() for _ in range(2)} == {"held\n", "child\n"}
         with pytest.raises(RunError, match="written by another process"), open_run(run_copy).locked():
             pass
         holder.kill()

@@ -237,6 +237,9 @@ def test_weight_files_that_do_not_fit_are_refused_by_name(tiny_weights: Path, tm
     with pytest.raises(WeightsError, match=r"wrong\.safetensors.*pos_embed is \(1, 9, 24\), expected \(1, 5, 24\)"):
         load_backbone(BackboneSettings(name=str(wrong)))
     save_file({key: value for key, value in state.items() if not key.startswith("blocks.2.")}, wrong, geometry)
+    with pytest.raises(WeightsError, match=r"wrong\.safetensors.* has 2 blocks, not depth=3"):
+        load_backbone(BackboneSettings(name=str(wrong)))
+    save_file({key: value for key, value in state.items() if not key.startswith("blocks.2.mlp.")}, wrong, geometry)
     with pytest.raises(WeightsError, match=r"is missing.* and \d+ more"):
         load_backbone(BackboneSettings(name=str(wrong)))
     save_file({"a": torch.zeros(1)}, wrong, geometry)

@@ -9,7 +9,7 @@ from typing import Any
 from zofc.runfolder.nested import is_count, is_number
 
 Check = Callable[[Any], bool]
-LAST_TIME = 1e11  # seconds since the epoch, some thousand years from now
+LAST_TIME = 1e11  # seconds from 1970, some thousand years: clocks may be wrong
 
 
 def is_understood(event: object) -> bool:
@@ -17,7 +17,7 @@ def is_understood(event: object) -> bool:
     be anything, and fields that came later may be missing."""
     if not isinstance(event, Mapping) or not isinstance(event.get("event"), str):
         return False
-    if not is_number(event.get("time", 0.0)) or not 0 <= event.get("time", 0.0) < LAST_TIME:
+    if not is_number(event.get("time", 0.0)) or abs(event.get("time", 0.0)) >= LAST_TIME:
         return False
     kind = FIELDS.get(event["event"], {})
     return all(check(event[name]) for name, check in kind.items() if name in event)

@@ -39,7 +39,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             recorded = (file.metadata() or {}).get(CHECKSUM)
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
     except (OSError, SafetensorError, ValueError, TypeError, RuntimeError) as error:
-        raise RunError(f"{path.name}: {error}") from error
+        raise RunError(f"{path.name} cannot be read: {error}") from error
     if recorded is not None and recorded != tensors_checksum(tensors):
         raise RunError(f"{path.name} is damaged: its checksum differs")
     for name, value in tensors.items():
