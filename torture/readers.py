@@ -140,7 +140,7 @@ def _label_column(schema: Any) -> str:
 def _class_names(schema: Any, column: str) -> list[Any] | None:
     try:
         label = json.loads(schema.metadata[b"huggingface"])["info"]["features"][column]
-        names = label["names"] if label["_type"] == "ClassLabel" else None
+        names = label["names"]  # whatever type it states: names that are there are the class names
     except (KeyError, TypeError, ValueError, RecursionError):
         return None
     return names if isinstance(names, list) and names else None
