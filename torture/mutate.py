@@ -63,7 +63,8 @@ def like(draw: random.Random, value: Tree) -> Tree:
 
 
 def nearby_number(draw: random.Random, value: float) -> float:
-    """A number derived from an ordinary one."""
+    """A number derived from an ordinary one, or from one that is itself hostile."""
+    value = value if abs(value) < 10**300 else 1e300
     return draw.choice([-value, value + 1, value - 1, value * 10**6, value * 1e-6, value * 1e300, value / 3, value * 2])
 
 
