@@ -6,10 +6,10 @@ python scripts/site_pages.py build/docs    # then `zensical build`; `make docs` 
 
 from __future__ import annotations
 
+import argparse
 import posixpath
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,4 +113,6 @@ def command_options() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description="Collect the pages of the documentation site.")
+    parser.add_argument("target", type=Path, help="a folder for them, which is replaced")
+    main(parser.parse_args().target)
