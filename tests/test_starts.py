@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from conftest import grow_method, method_recipe
 from zofc.errors import RecipeError
 from zofc.methods import Batches, complete_recipe, get_method
+from zofc.methods.classifier import Classifier
 from zofc.methods.inflora import InfLora
 from zofc.methods.l2p import L2pSettings
 from zofc.model.backbone import Backbone
@@ -266,12 +267,21 @@ def test_a_run_that_version_0_1_began_goes_on_from_its_own_start(
     assert metrics["uniform"][0] == old.path.name != metrics["auto"][0]
 
 
+LABELS = torch.tensor([0, 1, 0, 1, 0, 1])
+
+
+def start_at_means(backbone: Backbone, images: Tensor, kind: str) -> tuple[Classifier, Tensor, Tensor]:
+    """A classifier before its first step, features of the images and the class means."""
+    recipe = method_recipe("classifier", head={"kind": kind, "init": "means", "scale": 10.0})
+    method = grow_method(backbone, recipe, 2)
+    assert isinstance(method, Classifier)
+    method.begin_task(lambda: [(images, LABELS)])
+    features = backbone.features(images)
+    return method, features, torch.stack([features[c::2].mean(0) for c in (0, 1)])
+
+
 def test_a_linear_classifier_starts_at_class_means_as_a_cosine_one(tiny: Backbone, images: Tensor) -> None:
-    recipe = method_recipe("classifier", head={"kind": "linear", "init": "means", "scale": 10.0})
-    method, labels = grow_method(tiny, recipe, 2), torch.tensor([0, 1, 0, 1, 0, 1])
-    method.begin_task(lambda: [(images, labels)])
-    features = tiny.features(images)
-    means = torch.stack([features[labels == c].mean(0) for c in (0, 1)])
+    method, features, means = start_at_means(tiny, images, "linear")
     length = features.norm(dim=-1, keepdim=True) / means.norm(dim=-1).mean()
     cosines = torch.nn.functional.cosine_similarity(features[:, None], means, dim=-1)
     torch.testing.assert_close(method.scores(images), 10 * cosines * length)
@@ -279,14 +289,10 @@ def test_a_linear_classifier_starts_at_class_means_as_a_cosine_one(tiny: Backbon
 
 def test_rows_can_start_at_the_class_means_with_a_scale_of_ones_choice(tiny: Backbone, images: Tensor) -> None:
     """Before any step the classifier is then SimpleCIL; rows of a known class in a new domain stay as they are."""
-    recipe = method_recipe("classifier", head={"kind": "cosine", "init": "means", "scale": 10.0})
-    method, labels = grow_method(tiny, recipe, 2), torch.tensor([0, 1, 0, 1, 0, 1])
-    method.begin_task(lambda: [(images, labels)])
-    features = tiny.features(images)
-    means = torch.stack([features[labels == c].mean(0) for c in (0, 1)])
+    method, features, means = start_at_means(tiny, images, "cosine")
     torch.testing.assert_close(method.head.rows[0], torch.nn.functional.normalize(means, dim=-1))
     expected = 10 * torch.nn.functional.cosine_similarity(features[:, None], means, dim=-1)
     torch.testing.assert_close(method.scores(images), expected)
     method.extend(range(2))
-    method.begin_task(lambda: [(images + 1, labels)])
+    method.begin_task(lambda: [(images + 1, LABELS)])
     torch.testing.assert_close(method.scores(images), expected)
