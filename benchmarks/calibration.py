@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--features", type=Path, required=True)
     parser.add_argument("--source", default="cifar100")
     parser.add_argument("--backbone", nargs="*", default=["backbone.name=vit_small_patch14_dinov2.lvd142m"])
-    parser.add_argument("--per-class", type=int, nargs="+", default=[20, 300])
+    parser.add_argument("--per-class", type=int, nargs="+", default=[20, 100, 500])
     parser.add_argument("--projection", type=int, default=8192)
     parser.add_argument("--rate", type=float, default=0.05)
     parser.add_argument("--seeds", type=int, default=3)
