@@ -182,6 +182,14 @@ with open_run({str(run_copy)!r}).locked():
         os.killpg(holder.pid, signal.SIGKILL)
 
 
+def test_resuming_a_finished_run_removes_what_the_killed_report_left(zofc: Zofc, run_copy: Path) -> None:
+    left, other = run_copy.parent / ".report.html.4242.tmp", run_copy.parent / ".other.html.4242.tmp"
+    left.touch()
+    other.touch()
+    assert zofc("run", "--resume", str(run_copy), "-q")[0] == 0
+    assert not left.exists() and other.exists()  # of others it knows nothing
+
+
 def _write_many(path: Path, letter: str) -> None:
     for _ in range(20):
         write_atomic(path, letter * 10_000)

@@ -145,8 +145,11 @@ def finish_runs(paths: list[Path], page: Path) -> None:
     """The summary of the runs that a command trained, and their report page."""
     from zofc.report import summary_table, write_report
     from zofc.runfolder import read_runs
+    from zofc.runfolder.files import remove_leftovers
 
     records = read_runs(paths)
     out.print(summary_table(records))
     write_report(records, page)
+    for folder in {path.parent for path in paths}:  # where the run, if it was killed, was writing its page
+        remove_leftovers(folder, page.name)
     say(f"report: {page}")

@@ -147,7 +147,7 @@ def read_object(path: Path) -> dict[str, Any]:
     return {} if content is None else parse_object(content, path)
 
 
-def parse_json(content: bytes, path: Path, line: int = 1) -> Any:
+def parse_run_json(content: bytes, path: Path, line: int = 1) -> Any:
     """The JSON value that starts on a line of a file."""
     try:
         return json.loads(content)
@@ -164,7 +164,7 @@ def parse_json(content: bytes, path: Path, line: int = 1) -> Any:
 
 def parse_object(content: bytes, path: Path, line: int = 1) -> dict[str, Any]:
     """The JSON object that starts on a line of a file."""
-    return as_mapping(parse_json(content, path, line), path)
+    return as_mapping(parse_run_json(content, path, line), path)
 
 
 def as_mapping(value: object, path: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zofc.runfolder.files import parse_json
+from zofc.runfolder.files import parse_run_json
 from zofc.runfolder.nested import dotted_value
 
 QUANTITIES = {"phi": "old.score", "lambda_max": "spectrum.largest", "trace": "trace.mean"}  # their keys in an entry
@@ -26,7 +26,7 @@ class Flatness:
 
 def parse_flatness(text: bytes, path: Path) -> tuple[Flatness, ...]:
     """The entries of the file that can be understood; anything else is left out."""
-    content, rows = parse_json(text, path), []
+    content, rows = parse_run_json(text, path), []
     rho, sets = number_at(content, "settings.rho"), dotted_value(content, "by_set")
     for over, entries in sets.items() if isinstance(sets, Mapping) else ():
         for entry in entries if isinstance(entries, list) else ():
