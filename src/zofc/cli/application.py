@@ -150,6 +150,6 @@ def finish_runs(paths: list[Path], page: Path) -> None:
     records = read_runs(paths)
     out.print(summary_table(records))
     write_report(records, page)
-    for folder in {path.parent for path in paths}:  # where the run, if it was killed, was writing its page
+    for folder in {place for path in paths for place in (path, path.parent)}:  # where a killed command had its page
         remove_leftovers(folder, page.name)
     say(f"report: {page}")
