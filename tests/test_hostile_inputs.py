@@ -18,11 +18,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from PIL import Image
 from rich.console import Console
 from rich.text import Text
@@ -488,6 +490,15 @@ def test_a_damaged_header_of_safetensors_is_an_error(tmp_path: Path, offsets: An
     (tmp_path / "w.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
     with pytest.raises(WeightsError, match=r"w\.safetensors (is not a readable safetensors file|is truncated)"):
         load_backbone(BackboneSettings(name=str(tmp_path / "w.safetensors")))
+
+
+def test_weights_that_torch_cannot_open_again_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "w.safetensors"
+    save_file({"a": torch.zeros(1)}, path)
+    reason = f"unable to open file <{path}> in read-only mode: Too many open files (24)"
+    monkeypatch.setattr("zofc.model.checkpoints.safe_open", Mock(side_effect=RuntimeError(reason)))
+    with pytest.raises(WeightsError, match=r"w\.safetensors cannot be read: .*Too many open files"):
+        load_backbone(BackboneSettings(name=str(path)))
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 damaged", b"\x93NUMPY", "zip", "bomb"])

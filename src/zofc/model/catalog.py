@@ -69,7 +69,7 @@ def _local_weights() -> list[tuple[str, Path]]:
 def _describe_weights(path: Path) -> Backbone | None:
     """What a weight file or folder is, without reading its weights."""
     empty = None
-    with suppress(SafetensorError, OSError, WeightsError):  # those are listed without a description
+    with suppress(SafetensorError, OSError, RuntimeError, WeightsError):  # those are listed without a description
         if path.is_dir():
             weight_files(path)  # an error if some are missing
             empty = vit_of_folder(path)

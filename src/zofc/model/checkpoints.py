@@ -102,6 +102,8 @@ def _read_safetensors(path: Path) -> NamedTensors:
         with safe_open(path, framework="pt") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
             return NamedTensors(path, tensors, file.metadata() or {})
+    except RuntimeError as error:  # torch could not open the file again
+        raise WeightsError(f"backbone.name: {path} cannot be read: {error}") from error
     except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:  # also of types torch lacks
         size, expected = path.stat().st_size, _expected_size(path)
         if expected and size < expected:
