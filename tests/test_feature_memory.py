@@ -9,13 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from test_training import save_glyph_folders
 from zofc.methods.classifier import Classifier
 from zofc.model.backbone import Backbone
 from zofc.recipe import Recipe
-from zofc.runfolder import open_run
+from zofc.runfolder import Run, open_run
+from zofc.runfolder.identity import folder_for
 from zofc.training.feature_memory import FeatureMemory
 from zofc.training.incremental_model import IncrementalModel
-from zofc.training.runs import start_run, train
+from zofc.training.runs import extend_run, start_run, train
 from zofc.training.task import TaskTraining
 
 Make = Callable[..., Recipe]
@@ -83,6 +85,29 @@ def test_another_embedding_is_computed_anew() -> None:
         ((features, _),) = memory.batches(key, compute(value))  # type: ignore[arg-type]
         assert float(features[0, 0]) == {"a": 1.0, "b": 3.0}[key]
     assert calls == [1.0, 3.0] and memory.saved > 0
+
+
+def test_features_kept_with_a_run_serve_when_it_learns_more(
+    tiny_recipe: Make, tmp_path: Path, passed: list[int]
+) -> None:
+    plain = ("training.calibrate=false", "training.fixed_batches=false")
+    run = start_run(tiny_recipe("ridge/base", *plain, "training.keep_features=true"), tmp_path / "runs")
+    train(run)
+    files = sorted((run.path / "features").iterdir())
+    assert [file.name for file in files] == ["01.safetensors", "02.safetensors", "03.safetensors"]
+    assert Run(folder_for(tiny_recipe("ridge/base", *plain), tmp_path / "runs")).path == run.path  # the same run
+    save_glyph_folders(tmp_path / "new", ("new", "newer"))
+    files[0].write_bytes(b"damaged")
+    taught = []
+    for name in ("kept", "not"):
+        more = extend_run(
+            run.path, f"folder:{tmp_path / 'new'}", tmp_path / name, [f"training.keep_features={name == 'kept'}"]
+        )
+        passed.clear()
+        train(more)
+        taught.append((sum(passed), open_run(more.path).matrix.rows))
+    assert taught[1][0] - taught[0][0] == 2 * 2 * 4 and taught[0][1] == taught[1][1]  # two of three groups
+    assert len(list((tmp_path / "kept" / "features").iterdir())) == 4 and not (tmp_path / "not" / "features").exists()
 
 
 @pytest.mark.parametrize("further", [False, True], ids=["frozen features", "a further step after them"])

@@ -1,9 +1,9 @@
 """The validated description of a run: its schema, the layers it is made of, the files they come from."""
 
 from zofc.recipe.bounds import Positive, Weight
+from zofc.recipe.earlier import ADDED_TO_GROUPS, values_of_0_1
 from zofc.recipe.load import change_recipe, dump_recipe, load_recipe, recipe_names, recipe_presets
 from zofc.recipe.schema import (
-    ADDED_TO_GROUPS,
     METHOD_SECTIONS,
     PAPER_BACKBONE,
     BackboneSettings,
@@ -18,7 +18,6 @@ from zofc.recipe.schema import (
     TrainingSettings,
     ViewSettings,
     is_weights_path,
-    values_of_0_1,
 )
 
 __all__ = [

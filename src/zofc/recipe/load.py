@@ -11,11 +11,12 @@ from dataclasses import replace
 
 from zofc.errors import RecipeError, nearest
 from zofc.recipe.check import validate
+from zofc.recipe.earlier import values_of_0_1
 from zofc.recipe.files import read_files, shipped_names
 from zofc.recipe.layers import Layer, Problem, Value, merge, quote
 from zofc.recipe.parse import FILE_KEYS, read_overrides, write_yaml
 from zofc.recipe.rates import searched_rates
-from zofc.recipe.schema import METHOD_SECTIONS, PRESETS, MethodSettings, Recipe, values_of_0_1
+from zofc.recipe.schema import METHOD_SECTIONS, PRESETS, MethodSettings, Recipe
 
 MOST_PROBLEMS = 50  # that an error lists
 

@@ -55,28 +55,6 @@ Preset = Literal["paper", "controlled", "released", "fast"]
 PRESETS: tuple[str, ...] = get_args(Preset)
 METHOD_SECTIONS = ("lae", "l2p", "coda", "ease", "inflora", "ridge")  # every recipe of version 0.1 holds them
 
-ADDED_LATER: dict[str, dict[str, Any]] = {  # keys younger than version 0.1, with what it did in all recipes or most
-    "backbone": {"image_size": None},
-    "head": {"init": "uniform", "scale": 1.0},
-    "inflora": {"view": "test"},
-    "l2p": {"init": "port"},
-    "lae": {"frozen": None},
-    "ridge": {"strength_from": "all", "orthogonal": False, "fallback": False, "keep_features": 256_000_000},
-    "training": {"cache": "auto", "check_adapter": True, "calibrate": True, "fixed_batches": False},
-}
-ADDED_TO_GROUPS: dict[str, Any] = {"tasks": None, "length": "own"}  # the same, in every group of `optimize`
-
-
-def values_of_0_1(method: object, variant: object, head: object) -> dict[str, dict[str, Any]]:
-    """What version 0.1 did where it had no key, for a method, its variant and a kind of head: its runs go on so."""
-    values = {section: dict(keys) for section, keys in ADDED_LATER.items()}
-    if (method, variant, head) == ("lae", "official", "linear"):
-        values["head"]["init"] = "normal"
-    if (method, variant) == ("lae", "zofc"):
-        values["lae"]["frozen"] = False
-    return values
-
-
 PAPER_BACKBONE = "vit_base_patch16_224.augreg_in21k"
 WEIGHT_SUFFIXES = (".safetensors", ".npz", ".pth", ".pt", ".bin", ".ckpt", ".pth.tar")
 
@@ -323,6 +301,11 @@ class TrainingSettings(Strict):
     )
     calibrate: bool = Field(
         True, description="after each task, fit the temperature of probabilities on images of the task"
+    )
+    keep_features: bool = Field(
+        False,
+        description="keep features of test images with the run, where they are final: a resumed run and zofc learn "
+        "compute none of them again",
     )
     keep_tasks: bool = Field(False, description="keep what was trained after each task, which zofc flatness measures")
     loggers: tuple[str, ...] = Field((), description="tensorboard, wandb, mlflow: extras, to be installed apart")

@@ -13,6 +13,8 @@ CHECKPOINT_FOLDER = "checkpoint"
 STATE_FILE = "state.json"  # in the checkpoint folder; names the tensor file that belongs to it
 CHECKPOINT_TENSORS = "tensors-{:06d}.safetensors"
 LARGE_TENSOR = "tensor-{}.safetensors"  # by its content
+FEATURES_FOLDER = "features"
+FEATURES_FILE = "{:02d}.safetensors"  # of a group of test images
 TASKS_FOLDER = "tasks"
 TASK_TENSORS = "{:02d}.safetensors"
 

@@ -9,30 +9,32 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterator
 
-from torch import Tensor
-
-FeatureBatch = tuple[Tensor, Tensor]  # features and labels, on the CPU
+from zofc.runfolder.kept_features import FeatureBatch, FeatureFile, KeptFeatures
 
 
 class FeatureMemory:
-    """The features of one set of images, in batches."""
+    """The features of one set of images, in batches; with a `file`, kept with the run."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: FeatureFile | None = None) -> None:
+        self.file = file
         self.embedding: Hashable | None = None  # what the kept features depend on
-        self.kept: list[FeatureBatch] = []
-        self.seconds = 0.0  # that they took
+        self.kept = KeptFeatures([], 0.0)
         self.saved = 0.0  # seconds in all
 
     def batches(self, embedding: Hashable, compute: Callable[[], Iterator[FeatureBatch]]) -> Iterator[FeatureBatch]:
         """The batches, kept from before if they depend on the same."""
+        if self.embedding != embedding and self.file is not None and (found := self.file.read(embedding)) is not None:
+            self.embedding, self.kept = embedding, found
         if self.embedding == embedding:
-            self.saved += self.seconds
-            yield from self.kept
+            self.saved += self.kept.seconds
+            yield from self.kept.batches
             return
-        kept, clock, seconds = [], time.perf_counter(), 0.0
+        batches, clock, seconds = [], time.perf_counter(), 0.0
         for batch in compute():
-            kept.append(batch)
+            batches.append(batch)
             seconds += time.perf_counter() - clock
             yield batch
             clock = time.perf_counter()
-        self.embedding, self.kept, self.seconds = embedding, kept, seconds
+        self.embedding, self.kept = embedding, KeptFeatures(batches, seconds)
+        if self.file is not None and batches:
+            self.file.write(embedding, self.kept)

@@ -13,6 +13,7 @@ from zofc.runfolder import Run, create_run, new_run, open_run
 from zofc.runfolder.checkpoint import load_checkpoint, save_checkpoint
 from zofc.runfolder.create import is_free
 from zofc.runfolder.identity import folder_for, recipe_differences, settings_digest
+from zofc.runfolder.kept_features import inherit_features
 from zofc.training.events import Listener
 from zofc.training.resolve import check_recipe, open_data, open_stream, require_plugins
 from zofc.training.trainer import Trainer
@@ -115,6 +116,8 @@ def extend_run(path: Path, source: str, output: Path | None = None, overrides: S
         if not is_free(run.path):
             raise RunError(f"{run} was made by another process meanwhile; give the command again to continue it")
         save_checkpoint(run, progress, checkpoint.method, checkpoint.optimizers)
+        if recipe.training.keep_features:
+            inherit_features(old.path, run.path)
         inherited = ("data", "backbone", "plugins")
         run.write_environment({key: value for key, value in old.environment.items() if key in inherited})
     return run

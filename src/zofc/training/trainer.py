@@ -14,6 +14,7 @@ from zofc.metrics import AccuracyMatrix, summary
 from zofc.runfolder import Run
 from zofc.runfolder.checkpoint import Checkpoint, keep_task, load_checkpoint, save_checkpoint
 from zofc.runfolder.events import EventLog
+from zofc.runfolder.kept_features import FeatureFile
 from zofc.runfolder.progress import Progress
 from zofc.training.device import environment, pick_device, set_up
 from zofc.training.events import Events, Listener
@@ -193,8 +194,9 @@ class Trainer:
                 counts.append(progress.counts[number] if number < len(progress.counts) else 0)
                 continue
             counts.append(len(test))
-            memory = self.features.setdefault(number, FeatureMemory())
-            guessed, true = model.guesses(self._test_loader(model, number, test), memory)
+            if number not in self.features:
+                self.features[number] = FeatureMemory(self._feature_file(stream, number, names, test))
+            guessed, true = model.guesses(self._test_loader(model, number, test), self.features[number])
             row.append(100 * int((guessed == true).sum()) / len(true))
             progress.row = row
             if self.pacing.due:
@@ -207,6 +209,13 @@ class Trainer:
         progress.evaluate_seconds += seconds
         overall = summary(self.matrix)["all_classes"]
         self.events.send("evaluated", task=progress.done - 1, row=row, all_classes=overall, seconds=round(seconds, 3))
+
+    def _feature_file(self, stream: AnyStream, number: int, names: Sequence[str], test: ImageSet) -> FeatureFile | None:
+        if not self.recipe.training.keep_features:
+            return None
+        own = [part for part in stream.parts if not set(names).isdisjoint(part.names)]
+        images = [part.source.checksum for part in own or stream.parts]
+        return FeatureFile(self.folder, number, [*names, str(len(test)), *images])
 
     def _test_loader(self, model: IncrementalModel, number: int, test: ImageSet) -> Loader:
         """The loader of a group's test images; decoded images are kept for later evaluations while there is room."""
