@@ -73,11 +73,19 @@ def test_every_line_learns_the_same_tasks_on_the_same_backbone(data: Path, tmp_p
 
 def test_the_table_has_the_gain_on_ridge_with_its_interval() -> None:
     def row(line: str, seed: int, value: float) -> dict[str, object]:
-        return {"line": line, "setting": "s", "seed": seed, "all_classes": value}
+        return {"line": line, "setting": "s, 10, b", "seed": seed, "all_classes": value, "tested": 10_000}
 
     rows = [row(DEFAULT, seed, 80.0 + seed) for seed in (1, 2, 3)] + [
         row("ridge/base", seed, 79.0) for seed in (1, 2, 3)
     ]
     (line,) = photographs_table(rows).rows
-    assert line[:3] == ("s", "82.0 ± 1.0", "79.0 ± 0.0") and line[-1] == "+3.0 ± 2.5"
+    assert line[:5] == ("s", "10", "b", "82.0 ± 1.0", "79.0 ± 0.0") and line[-1] == "+3.0 ± 2.5"
+    one_of_400 = [
+        row(DEFAULT, 1, 99.5),
+        row(DEFAULT, 2, 99.5),
+        row("ridge/base", 1, 99.75),
+        row("ridge/base", 2, 99.75),
+    ]
+    few = [{**each, "tested": 400} for each in one_of_400]
+    assert photographs_table(few).rows[0][-1] == "-0.2 ± 0.5"  # seeds agree, but it is one image
     assert photographs_table([row(DEFAULT, 1, 80.0)]).rows[0][-1] == "—"

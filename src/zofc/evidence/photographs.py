@@ -8,6 +8,7 @@ and tasks.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -110,20 +111,25 @@ def _recipe(line: str, source: str, given: Sequence[str]) -> Recipe:
 
 def photographs_table(rows: Sequence[ResultRow]) -> Grid:
     """Accuracy on all classes of each line in each setting, and by how much the default is above ridge, with its 95 %
-    interval over seeds."""
+    interval."""
     table = {(row["line"], row["setting"], row["seed"]): row["all_classes"] for row in rows if "failed" not in row}
-    settings = list(dict.fromkeys(row["setting"] for row in rows))
+    tested = {row["setting"]: row["tested"] for row in rows if "failed" not in row}
     body = []
-    for setting in settings:
+    for setting in dict.fromkeys(row["setting"] for row in rows):
         cells = [spread([value for key, value in table.items() if key[:2] == (line, setting)]) for line in LINES]
         gains = [value - table["ridge/base", setting, seed] for (line, where, seed), value in table.items()
                  if (line, where) == (DEFAULT, setting) and ("ridge/base", setting, seed) in table]  # fmt: skip
-        body.append((setting, *cells, _gain(gains)))
-    return Grid(("photographs", "zofc run FOLDER", *LINES[1:], "above ridge/base"), tuple(body))
+        body.append((*setting.split(", "), *cells, _gain(gains, tested.get(setting, 0))))
+    heads = ("Photographs", "Training images", "Backbone", "`zofc run FOLDER`", *(f"`{line}`" for line in LINES[1:]))
+    return Grid((*heads, "Above ridge"), tuple(body))
 
 
-def _gain(gains: Sequence[float]) -> str:
+def _gain(gains: Sequence[float], tested: int) -> str:
+    """The mean over seeds with its 95 % interval, which is no narrower than the test images allow: learners that differ
+    by a share g differ on at least g n of n images, so that the standard error of g is at least √(g (1 − g) / n)."""
     if len(gains) < 2:
         return f"{gains[0]:+.1f}" if gains else NONE
     interval = interval_of(gains)
-    return f"{interval.mean:+.1f} ± {interval.high - interval.mean:.1f}"
+    share = abs(interval.mean) / 100
+    least = 196 * math.sqrt(share * (1 - share) / tested) if tested else 0.0
+    return f"{interval.mean:+.1f} ± {max(interval.high - interval.mean, least):.1f}"

@@ -11,6 +11,7 @@ from typing import Any
 from zofc.errors import RunError, nearest
 from zofc.evidence.demo import demo_table
 from zofc.evidence.estimators import estimators_table
+from zofc.evidence.photographs import photographs_table
 from zofc.evidence.robustness import torture_table
 from zofc.evidence.rows import RowTable, accuracy_cells, read_evidence, result_rows
 from zofc.evidence.serving import answers_table, calibration_table
@@ -153,6 +154,7 @@ DOCUMENT_TABLES: dict[str, Callable[[Path], Grid | str]] = {
     "memory table": lambda root: memory_table(step_rows(root, "step", "step_memory")),
     "answers table": lambda root: answers_table(result_rows(root / "results" / "predict.json")),
     "calibration table": lambda root: calibration_table(result_rows(root / "results" / "calibration.json")),
+    "photographs table": lambda root: photographs_table(result_rows(root / "results" / "photographs.json")),
     "torture table": lambda root: torture_table(result_rows(root / "results" / "torture.json")),
     "all settings": lambda _root: settings_tables(),
 }
