@@ -120,7 +120,7 @@ def photographs_table(rows: Sequence[ResultRow]) -> Grid:
         gains = [value - table["ridge/base", setting, seed] for (line, where, seed), value in table.items()
                  if (line, where) == (DEFAULT, setting) and ("ridge/base", setting, seed) in table]  # fmt: skip
         body.append((*setting.split(", "), *cells, _gain(gains, tested.get(setting, 0))))
-    heads = ("Photographs", "Training images", "Backbone", "`zofc run FOLDER`", *(f"`{line}`" for line in LINES[1:]))
+    heads = ("Photographs", "Training images", "Backbone", "zofc run FOLDER", *LINES[1:])
     return Grid((*heads, "Above ridge"), tuple(body))
 
 
