@@ -71,7 +71,7 @@ def learn_half(train: Split, known: int, per_class: int, projection: int, seed: 
         lambda size: draw_projection(width, size, False, generator.manual_seed(seed)),
         torch.device("cpu"),
     )
-    state: tuple[Calibration, Typicality] | None = None
+    state: tuple[Calibration, Typicality | None] | None = None
     for start in range(0, known, TASK):
         task = range(start, min(start + TASK, known))
         rows = [rng.permutation(np.flatnonzero((y == c).numpy()))[:per_class] for c in task]

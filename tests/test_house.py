@@ -20,6 +20,7 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/advice/recommend.py",
     "src/zofc/analysis/group_examination.py",
     "src/zofc/cli/cache.py",
+    "src/zofc/cli/export.py",
     "src/zofc/cli/recommend.py",
     "src/zofc/cli/teach.py",
     "src/zofc/data/decode_cache.py",
@@ -32,6 +33,15 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/evidence/recipe_rates.py",
     "src/zofc/evidence/robustness.py",
     "src/zofc/evidence/serving.py",
+    "src/zofc/export/__init__.py",
+    "src/zofc/export/bundle.py",
+    "src/zofc/export/comparison.py",
+    "src/zofc/export/conversion.py",
+    "src/zofc/export/graphs.py",
+    "src/zofc/export/manifest.py",
+    "src/zofc/export/quantization.py",
+    "src/zofc/export/reader.py",
+    "src/zofc/export/writer.py",
     "src/zofc/learner/__init__.py",
     "src/zofc/learner/answers.py",
     "src/zofc/learner/changes.py",
@@ -68,17 +78,19 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/training/loss_check.py",
     "src/zofc/training/overrides.py",
     "src/zofc/training/pacing.py",
+    "src/zofc/training/saved_models.py",
     "src/zofc/training/typicality.py",
 }
 GROWN = {  # lines that features since version 0.1 added to older files
     "regressions within a budget, that images and classes join and leave": 357,  # model/ridge.py, methods
-    "calibrated answers, features computed once, rows that start as the authors' do": 301,  # methods, incremental_model
+    "calibrated answers, features computed once, rows that start as the authors' do": 307,  # methods, incremental_model
     "an adapter that answers only where it helps, checks of loss and adapter": 286,  # methods/adapter.py, task.py
     "images without a recipe, overrides for some recipes, several runs continued": 231,  # cli, recipe, training
     "files that cannot be used, named together": 53,  # data, runfolder
     "labels that tell runs apart, a small report page, time that is left": 89,  # report
-    "directions drawn ahead, kernels of value and tangents": 58,  # optim
+    "directions drawn ahead, kernels of value and tangents, shapes that an export leaves open": 73,  # optim
     "grids, searched rates, photographs and kinds of tries": 75,  # evidence
+    "bundles that cannot be used": 4,  # errors
     "kills, damage and second processes, which do no harm": 240,  # runfolder, training
     "hostile files and settings, refused by their names": 225,  # data, model, recipe, cli
 }

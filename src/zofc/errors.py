@@ -56,6 +56,10 @@ class RunError(ZofcError):
     """A run folder that cannot be written, read or resumed."""
 
 
+class BundleError(ZofcError):
+    """A bundle that cannot be written, read or imported."""
+
+
 class PluginError(ZofcError):
     """A plug-in that is missing or cannot be loaded."""
 

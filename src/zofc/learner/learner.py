@@ -36,15 +36,13 @@ from zofc.learner.teaching import (
 )
 from zofc.plugins import load_plugin
 from zofc.recipe import Recipe, change_recipe, load_recipe
-from zofc.runfolder import Run, new_run, open_run
-from zofc.runfolder.checkpoint import load_checkpoint, save_checkpoint
-from zofc.runfolder.create import is_free
-from zofc.runfolder.identity import settings_digest
+from zofc.runfolder import open_run
 from zofc.runfolder.progress import Progress
-from zofc.training.device import environment, pick_device, set_up
+from zofc.training.device import pick_device, set_up
 from zofc.training.events import Events, Listener
 from zofc.training.incremental_model import IncrementalModel
-from zofc.training.resolve import check_recipe, open_data, plugins_used, require_plugins
+from zofc.training.resolve import check_recipe, open_data, require_plugins
+from zofc.training.saved_models import finished_checkpoint, save_model
 from zofc.training.task import TaskTraining
 
 
@@ -262,24 +260,7 @@ class Learner:
 
     def save(self, path: str | Path) -> None:
         """Write the model as a run folder for `load` and the command line; only a saved model is ever replaced."""
-        path = Path(path)
-        if not is_free(path) and not Run(path).saved:
-            raise RunError(f"{path} is not empty and holds no saved model; choose another folder")
-        tasks = [(task.start, task.stop) for task in self.model.tasks]
-        history, done = self.history, len(tasks)
-        unmeasured: list[list[float | None]] = [[None] * (i + 1) for i in range(len(history.rows), done)]
-        counts = [*history.counts, *([0] * (done - len(history.counts)))]
-        groups = [list(self.classes[start:stop]) for start, stop in tasks]
-        progress = Progress(
-            recipe=settings_digest(self.recipe.model_dump(mode="json")), classes=list(self.classes), tasks=tasks,
-            groups=groups, done=done, inherited=done, rows=[*history.rows, *unmeasured], counts=counts,
-            trained=history.trained, calibration=self.model.calibration_state,
-        )  # fmt: skip
-        with new_run(path, self.recipe) as run:
-            save_checkpoint(run, progress, self.model.state_dict(), {})
-            made_with = {**environment(self.model.device), "backbone": self.model.backbone.describe()}
-            run.write_environment({**made_with, **plugins_used(self.recipe)})
-            run.write_metrics({"finished": True, "saved": True, "tasks": done, "tasks_total": done})
+        save_model(self.model, self.recipe, Path(path), self.history)
 
     @classmethod
     def load(
@@ -295,12 +276,8 @@ class Learner:
             load_plugin(file)
         run = open_run(path)
         changes = require_plugins(run)
-        checkpoint = load_checkpoint(run)
-        if checkpoint is None:
-            raise RunError(f"{path} has no checkpoint yet: no task has been learned")
+        checkpoint = finished_checkpoint(run)
         progress = checkpoint.progress
-        if progress.done < len(progress.tasks):
-            raise RunError(f"{path} was stopped inside task {progress.done + 1}; finish it: zofc run --resume {path}")
         on_device = [f"training.device={device}"] if device else []
         learner = cls(run.recipe, [*overrides, *on_device], listeners)
         run.check_weights(learner.model.backbone.checksum)

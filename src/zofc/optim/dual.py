@@ -8,7 +8,7 @@ is slower, always right, and cannot change a tensor in place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -136,7 +136,7 @@ def rule(*functions: Any) -> Callable[[Rule], Rule]:
 def _lift(tangent: Tensor, dims: int) -> Tensor:
     """Tangents (Q, *shape) with as many axes between Q and shape as a result with `dims` axes broadcasts to."""
     missing = dims + 1 - tangent.dim()
-    return tangent.reshape(len(tangent), *[1] * missing, *tangent.shape[1:]) if missing > 0 else tangent
+    return tangent.reshape(tangent.shape[0], *[1] * missing, *tangent.shape[1:]) if missing > 0 else tangent
 
 
 def _total(parts: list[Tensor], primal: Tensor) -> Dual:
@@ -144,14 +144,14 @@ def _total(parts: list[Tensor], primal: Tensor) -> Dual:
     total = parts[0]
     for part in parts[1:]:
         total = total + part
-    return Dual(primal, total.expand(len(total), *primal.shape))
+    return Dual(primal, total.expand(total.shape[0], *primal.shape))
 
 
 # -- functions that are linear in their one dual argument, or do not depend on its numbers ----------------------------
 
 T: Any = Tensor
 STRUCTURAL = [
-    T.view, T.flatten, T.unflatten, T.permute, T.unbind, T.split, T.expand, T.unsqueeze, T.squeeze, T.mean, T.sum,
+    T.view, T.flatten, T.unflatten, T.permute, T.unbind, T.split, T.unsqueeze, T.squeeze, T.mean, T.sum,
 ]  # fmt: skip
 ALONG_ALL = [
     T.double, T.float, T.bfloat16, T.half, T.to, T.cpu, T.contiguous, T.clone, T.neg, T.mT.__get__,
@@ -201,8 +201,21 @@ def _behind(axis: int) -> int:
 
 @rule(T.reshape)
 def _reshape(x: Any, *shape: Any) -> Dual:
-    lengths = shape if isinstance(shape[0], int) else shape[0]
-    return Dual(x.primal.reshape(lengths), x.tangents.reshape(len(x.tangents), *lengths))
+    lengths = _lengths(shape)
+    return Dual(x.primal.reshape(lengths), x.tangents.reshape(x.tangents.shape[0], *lengths))
+
+
+@rule(T.expand)
+def _expand(x: Any, *shape: Any) -> Dual:
+    lengths = _lengths(shape)
+    out = x.primal.expand(lengths)
+    return Dual(out, _lift(x.tangents, out.dim()).expand(x.tangents.shape[0], *lengths))
+
+
+def _lengths(shape: Sequence[Any]) -> Sequence[Any]:
+    """Lengths of axes, given one by one or as one sequence; in an export a length may be symbolic."""
+    lengths: Sequence[Any] = shape[0] if isinstance(shape[0], Sequence) else shape
+    return lengths
 
 
 @rule(T.transpose)
@@ -286,7 +299,7 @@ def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
     value, matrix = primal_of(x), primal_of(weight)
     out = F.linear(value, matrix, primal_of(bias))
     if isinstance(x, Dual) and isinstance(weight, Dual) and value.shape[-1] <= NARROW:
-        count = len(x.tangents)
+        count = x.tangents.shape[0]
         rows = value.reshape(1, -1, value.shape[-1]).expand(count, -1, -1)
         left = [x.tangents.reshape(count, -1, value.shape[-1]), rows]
         right = [matrix.expand(count, -1, -1), weight.tangents]
@@ -298,7 +311,7 @@ def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
     if isinstance(x, Dual):
         parts.append(F.linear(x.tangents, matrix))  # one product for all tangents
     if isinstance(weight, Dual):
-        rows = value.reshape(1, -1, value.shape[-1]).expand(len(weight.tangents), -1, -1)
+        rows = value.reshape(1, -1, value.shape[-1]).expand(weight.tangents.shape[0], -1, -1)
         parts.append((rows @ weight.tangents.mT).reshape(-1, *out.shape))
     if isinstance(bias, Dual):
         parts.append(_lift(bias.tangents, out.dim()))

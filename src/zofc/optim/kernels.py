@@ -98,6 +98,8 @@ def attention(
             shares.append((weights * (ds - (weights * ds).sum(-1, keepdim=True))) @ v)
         return sum(shares[1:], shares[0])
 
+    if torch.compiler.is_exporting():  # any number of tangents
+        return weights @ v, along(dq, dk, dv)
     # One tangent after the other: half the time on a CPU, whose cache holds more of one, and less memory.
     each = zip(*([None] * len(tangents[0]) if t is None else t for t in (dq, dk, dv)), strict=True)
     return weights @ v, torch.stack([along(*one) for one in each])

@@ -46,11 +46,12 @@ class Calibration:
 
 
 def calibrate(
-    sample: CalibrationSample, task: range, counts: Tensor, before: tuple[Calibration, Typicality] | None
-) -> tuple[Calibration, Typicality] | None:
+    sample: CalibrationSample, task: range, counts: Tensor, before: tuple[Calibration, Typicality | None] | None
+) -> tuple[Calibration, Typicality | None] | None:
     """The calibration with a sample of a task's images included. `task` are its classes, `counts` (classes,) its images
     of each class; where there is one image of a class it tells nothing. A sample of all tasks' images replaces what was
-    before."""
+    before. Where classes were learned without statistics of their features (on a device), there are none from then on.
+    """
     labels = sample.labels.cpu()
     several = torch.maximum(counts, labels.bincount(minlength=len(counts)))[labels] > 1
     scores, labels, features = (part.cpu()[several] for part in sample)
@@ -59,7 +60,10 @@ def calibrate(
     if bool((labels < task.start).any()):
         before = None
     calibration, typicality = before or (None, None)
-    return fit_calibration(scores, labels, calibration), learn_typicality(scores, labels, features, typicality)
+    fitted = fit_calibration(scores, labels, calibration)
+    if before is not None and typicality is None:
+        return fitted, None
+    return fitted, learn_typicality(scores, labels, features, typicality)
 
 
 def fit_calibration(scores: Tensor, labels: Tensor, before: Calibration | None = None) -> Calibration:

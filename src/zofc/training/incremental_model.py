@@ -39,7 +39,7 @@ class IncrementalModel:
         self.backbone = load_backbone(recipe.backbone, recipe.seed, device, dtype, training.recompute, training.compile)
         self.method = method_class(recipe)(self.backbone, recipe)
         self.classes: list[str] = []
-        self.calibration: tuple[Calibration, Typicality] | None = None  # None: probabilities are the plain softmax
+        self.calibration: tuple[Calibration, Typicality | None] | None = None  # None: the plain softmax
         self._fits: tuple[int, int] | None = None  # how many images were to be scored at a time, and how many can be
         self._measuring = Lock()  # threads may ask at once
         self.train_view, self.test_view = make_views(
@@ -64,15 +64,16 @@ class IncrementalModel:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The tensors that a checkpoint holds."""
-        typicality = {} if self.calibration is None else self.calibration[1].state()
-        return self.method.state_dict() | {f"{TYPICALITY}{name}": value for name, value in typicality.items()}
+        typicality = None if self.calibration is None else self.calibration[1]
+        statistics = {} if typicality is None else typicality.state()
+        return self.method.state_dict() | {f"{TYPICALITY}{name}": value for name, value in statistics.items()}
 
     def remove(self, names: Sequence[str]) -> None:
         """Remove classes; a task whose classes are all gone stays, without any."""
         stay = [number for number, name in enumerate(self.classes) if name not in names]
         self.method.remove_classes([self.classes.index(name) for name in names])
         self.classes = [self.classes[number] for number in stay]
-        if self.calibration is not None:
+        if self.calibration is not None and self.calibration[1] is not None:
             self.calibration = self.calibration[0], self.calibration[1].of_classes(stay)
         self._fits = None
 
@@ -90,9 +91,10 @@ class IncrementalModel:
     ) -> None:
         """Become what was saved: grow task by task, then take the saved values."""
         statistics = under(tensors, TYPICALITY[:-1])
-        if calibration is not None and (text := Typicality.problem(statistics, len(names))):
+        if calibration is not None and statistics and (text := Typicality.problem(statistics, len(names))):
             raise RunError(f"the checkpoint is damaged: {TYPICALITY}{text}")
-        self.calibration = (Calibration(**calibration), Typicality(**statistics)) if calibration else None
+        typicality = Typicality(**statistics) if calibration and statistics else None  # a device learns none
+        self.calibration = (Calibration(**calibration), typicality) if calibration else None
         tensors = {name: value for name, value in tensors.items() if not name.startswith(TYPICALITY)}
         for start, stop in tasks:
             if self.extend(names[start:stop]) != range(start, stop):
@@ -168,12 +170,12 @@ class IncrementalModel:
 
     def is_known(self, scores: Tensor, features: Tensor, rate: float) -> Tensor:
         """Whether images (n,) are of a learned class, of which a share `rate` is mistaken for images of others."""
-        if self.calibration is None:
+        if self.calibration is None or (typicality := self.calibration[1]) is None:
             raise RunError(
-                "reject: this model has no calibration: it was made by version 0.1, with training.calibrate=false, or "
-                "from one image of each class. Learn it again with more images, or predict without reject"
+                "reject: this model has no calibration for it: it was made by version 0.1, with "
+                "training.calibrate=false or from one image of each class, or it has learned on a device. Learn it "
+                "again with more images, or predict without reject"
             )
-        typicality = self.calibration[1]
         return typicality.confidence(scores, features) >= typicality.threshold(rate)
 
     @torch.no_grad()
