@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # What is outside the repository (real weights and images) is found through ZOFC_DATA; tests that need it skip without it.
 export ZOFC_DATA
 
-CODE := src tests scripts benchmarks examples torture
+CODE := src device tests scripts benchmarks examples torture
 
 .PHONY: help demo test lint types unit format docs wheel torture clean
 
@@ -44,9 +44,9 @@ torture: $(VENV)/.installed ## kills and hostile inputs, hours on one core: resu
 wheel: $(VENV)/.installed ## build dist/zofc-VERSION-py3-none-any.whl
 	$(BIN)/python -m build --wheel --no-isolation
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml device/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,docs]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,docs]" --editable device
 	touch $@
 
 clean: ## remove .venv, runs and build outputs

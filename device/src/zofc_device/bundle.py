@@ -1,0 +1,174 @@
+"""The files of a bundle: the manifest with checksums, the state that learning changes, the lock against two writers."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from zofc_device.directions import Array
+from zofc_device.errors import BundleError
+
+try:
+    import fcntl
+except ImportError:  # not on every platform
+    fcntl = None  # type: ignore[assignment]
+
+FORMAT, STATE_FORMAT, VERSION = "zofc-bundle", "zofc-bundle-state", 1
+MANIFEST, STATE, PROGRESS, PROJECTION = (
+    "manifest.json",
+    "state.safetensors",
+    "progress.safetensors",
+    "projection.safetensors",
+)
+SECTIONS = (
+    "backbone",
+    "views",
+    "method",
+    "head",
+    "ridge",
+    "optimize",
+    "training",
+    "adapter",
+    "graphs",
+    "files",
+    "seed",
+)
+DTYPES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "int64": "I64",
+    "int32": "I32",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+REMEDY = "export the run again, or restore the file from a copy"
+
+
+class State(NamedTuple):
+    """Tensors by name, and the rest as JSON has it."""
+
+    tensors: dict[str, Array]
+    values: dict[str, Any]
+
+
+class Bundle:
+    """A folder that `zofc export` made, its immutable files verified."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        file = self.path / MANIFEST
+        try:
+            content = json.loads(file.read_bytes())
+        except FileNotFoundError as error:
+            raise BundleError(f"{self.path}: not a bundle, it has no {MANIFEST}; make one with zofc export") from error
+        except (OSError, ValueError) as error:
+            raise BundleError(f"{file}: cannot be read ({error}); {REMEDY}") from error
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise BundleError(f"{file}: not the manifest of a bundle: its format is not {FORMAT}")
+        if content.get("version") != VERSION:
+            raise BundleError(f"{file}: version {content.get('version')!r}; this zofc-device reads version {VERSION}")
+        if missing := [name for name in SECTIONS if name not in content]:
+            raise BundleError(f"{file}: damaged, it has no '{missing[0]}'; {REMEDY}")
+        self.manifest: dict[str, Any] = content
+        for name, entry in content["files"].items():
+            self._verify(name, entry)
+        self._projections: dict[int, Array] = {}
+
+    def _verify(self, name: str, entry: Mapping[str, Any]) -> None:
+        file, code = self.path / Path(name).name, hashlib.sha256()
+        try:
+            with file.open("rb") as content:
+                while block := content.read(2**20):
+                    code.update(block)
+        except OSError as error:
+            raise BundleError(f"{file}: {error.strerror}; {REMEDY}") from error
+        if code.hexdigest() != entry["sha256"]:
+            raise BundleError(f"{file}: damaged, its checksum differs from the manifest's; {REMEDY}")
+
+    def read(self, name: str = STATE) -> State:
+        """The state, or that of a lesson under way."""
+        file = self.path / name
+        if not file.exists():
+            raise BundleError(f"{file}: missing; a bundle that was exported with --predict-only cannot learn")
+        try:
+            with safe_open(file, framework="numpy") as content:
+                metadata = content.metadata() or {}
+                tensors = {key: content.get_tensor(key) for key in content.keys()}  # noqa: SIM118 not a dict
+            known = metadata.get("format") == STATE_FORMAT and metadata.get("version") == str(VERSION)
+            values = json.loads(metadata["state"])
+            whole = known and metadata["checksum"] == checksum(tensors) and isinstance(values, dict)
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise BundleError(f"{file}: damaged, it cannot be read; restore it from a copy") from error
+        if not whole:
+            raise BundleError(f"{file}: damaged, its checksum or version differs; restore it from a copy")
+        return State(tensors, values)
+
+    def write(self, state: State, name: str = STATE) -> None:
+        """Replace a state: a reader sees the old file or the new one, never a part of it."""
+        file = self.path / name
+        tensors = {key: np.ascontiguousarray(value).reshape(value.shape) for key, value in state.tensors.items()}
+        metadata = {"format": STATE_FORMAT, "version": str(VERSION), "checksum": checksum(tensors)}
+        temporary = file.with_name(f".{name}.tmp")
+        try:
+            with temporary.open("wb") as content:
+                content.write(save(tensors, {**metadata, "state": json.dumps(state.values)}))
+                content.flush()
+                os.fsync(content.fileno())
+            temporary.replace(file)
+            folder = os.open(self.path, os.O_RDONLY)
+            os.fsync(folder)
+            os.close(folder)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            remedy = "free some space and give the same command again" if full else "make the folder writable"
+            raise BundleError(f"{file}: {error.strerror}, what was saved before is intact; {remedy}") from error
+
+    def projection(self, size: int) -> Array:
+        """The random projection of a width, (features, size); orthogonal ones begin with the same columns."""
+        if size not in self._projections:
+            with safe_open(self.path / PROJECTION, framework="numpy") as content:
+                stored = [content.get_tensor(key) for key in content.keys()]  # noqa: SIM118 not a dict
+            fitting = [one for one in stored if one.shape[1] == size]
+            if not fitting and self.manifest["ridge"]["orthogonal"]:
+                fitting = [one[:, :size] for one in stored if one.shape[1] > size]
+            if not fitting:
+                raise BundleError(f"{self.path / PROJECTION}: no projection of width {size}; {REMEDY}")
+            self._projections = {size: np.ascontiguousarray(fitting[0])}
+        return self._projections[size]
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Inside, no other process writes to the bundle."""
+        try:
+            file = (self.path / ".lock").open("a")
+        except OSError as error:
+            raise BundleError(f"{self.path}: cannot be written: {error.strerror}; copy the bundle elsewhere") from error
+        with file:
+            try:
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise BundleError(f"{self.path}: another process is learning; wait until it has finished") from error
+            yield
+
+
+def checksum(tensors: Mapping[str, Array]) -> str:
+    """sha256 of names, types, shapes and values, in the order of the names."""
+    code = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name]
+        code.update(json.dumps([name, DTYPES[str(value.dtype)], list(value.shape)]).encode())
+        code.update(value.tobytes())
+    return code.hexdigest()

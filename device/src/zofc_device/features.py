@@ -1,0 +1,106 @@
+"""Features of images at the adapter and around it, in micro-batches that keep to a memory budget.
+
+Features are small, so those of a whole batch are gathered, in float64: micro-batches change rounding only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zofc_device.directions import Array
+from zofc_device.errors import DeviceError
+from zofc_device.optimizers import ESTIMATORS, Plan
+from zofc_device.runtime import Runtime
+from zofc_device.views import Views
+
+MOST_IMAGES = 8  # of a pass; more are no faster on a CPU
+NUMBERS = 24  # of float32 for each token and unit of width that are alive at once in a pass
+
+
+class Points(NamedTuple):
+    """Features (batch, width) at the center, and around it (points, batch, width), or the tangents there."""
+
+    center: Array | None
+    around: Array | None
+
+
+class Extractor:
+    """Evaluates features of pixels (batch, s, s, 3)."""
+
+    def __init__(self, runtime: Runtime, views: Views, backbone: dict[str, Any], memory: int | None = None) -> None:
+        self.runtime, self.views, self.backbone, self.memory = runtime, views, backbone, memory
+        self._sizes: dict[int, int] = {}  # of micro-batches, by the number of tangents
+
+    def frozen(self, pixels: Array, most: int = MOST_IMAGES) -> Array:
+        """Features of the plain backbone."""
+        self.runtime.load("frozen")
+        parts = [self.runtime.frozen(self.views.normalise(pixels[some])) for some in self._passes(len(pixels), 0, most)]
+        return np.concatenate(parts).astype(np.float64)
+
+    def adapted(self, pixels: Array, adapter: Array, most: int = MOST_IMAGES) -> Array:
+        """Features at an adapter."""
+        self.runtime.load("enter", "features")
+        parts = [
+            self.runtime.features(self.runtime.enter(self.views.normalise(pixels[some])), adapter)
+            for some in self._passes(len(pixels), 0, most)
+        ]
+        return np.concatenate(parts).astype(np.float64)
+
+    def around(self, pixels: Array, adapter: Array, vectors: Array, plan: Plan, center: bool) -> Points:
+        """Features at the points of a plan's estimator along directions (queries, [batch,] size), or the tangents along
+        them; at the center if asked for, or if the estimator reads it."""
+        lengths, _, base = ESTIMATORS[plan.estimator]
+        per_image, tangents = vectors.ndim == 3, 0 if lengths else len(vectors)
+        suffix = "_image" if per_image else ""
+        graphs = ["features" + suffix, *(["features"] if center or base else [])] if lengths else ["tangents" + suffix]
+        self.runtime.load("enter", *graphs)
+        centers, around = [], []
+        for some in self._passes(len(pixels), tangents):
+            state = self.runtime.enter(self.views.normalise(pixels[some]))
+            along = vectors[:, some] if per_image else vectors
+            if not lengths:
+                features, slopes = self.runtime.tangents(state, adapter, np.ascontiguousarray(along))
+                centers.append(features)
+                around.append(slopes)
+                continue
+            if center or base:
+                centers.append(self.runtime.features(state, adapter))
+            points = (adapter + np.float32(length * plan.epsilon) * vector for vector in along for length in lengths)
+            around.append(np.stack([self.runtime.features(state, point) for point in points]))
+        middle = np.concatenate(centers).astype(np.float64) if centers else None
+        return Points(middle, np.concatenate(around, 1).astype(np.float64))
+
+    def _passes(self, images: int, tangents: int, most: int = MOST_IMAGES) -> Iterator[slice]:
+        size = min(self._micro_batch(tangents), most)
+        return (slice(start, start + size) for start in range(0, images, size))
+
+    def _micro_batch(self, tangents: int) -> int:
+        """How many images, a power of two, the budget leaves room for beside what is resident with these graphs."""
+        if self.memory is None:
+            return MOST_IMAGES
+        if tangents not in self._sizes:
+            tokens, width = int(self.backbone["tokens"]), int(self.backbone["width"])
+            numbers = tokens * max(NUMBERS * width, tokens * width // 8)  # of the MLP, or of attention
+            image, resident = 4 * (1 + tangents) * numbers, resident_bytes()
+            room = (self.memory - resident) // image
+            if room < 1:
+                least = -(-(resident + image) // 10**6)
+                raise DeviceError(f"memory: one image at a time needs about {least} MB, not {self.memory // 10**6} MB")
+            self._sizes[tangents] = min(1 << (room.bit_length() - 1), MOST_IMAGES)
+        return self._sizes[tangents]
+
+
+def resident_bytes() -> int:
+    """Memory that this process occupies now; where the system does not say, the most so far."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

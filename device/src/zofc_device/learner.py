@@ -1,0 +1,185 @@
+"""The Python API, with the names of `zofc.Learner`: learn, predict, evaluate, save, load.
+
+learner = zofc_device.load("bundle")
+learner.learn({"fox": fox_images, "hare": hare_images})
+learner.predict(images)
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zofc_device.bundle import PROGRESS, STATE, Bundle, State
+from zofc_device.directions import Array
+from zofc_device.errors import BundleError, ImageError
+from zofc_device.features import Extractor
+from zofc_device.images import Images, OneOrMore, list_images, open_images
+from zofc_device.lesson import Lesson, Say
+from zofc_device.model import Model
+from zofc_device.runtime import Runtime
+from zofc_device.views import Views
+
+TYPICALITY = "typicality."  # statistics for "none of these", which zofc alone keeps
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A class name and its probability."""
+
+    name: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Accuracy (percent) in all and per class, and how often class i (row) was taken for class j (column)."""
+
+    classes: tuple[str, ...]
+    accuracy: float
+    per_class: dict[str, float]
+    confusion: NDArray[np.int64]
+    left_out: tuple[str, ...] = ()  # classes that were never learned
+
+
+class Learner:
+    """A bundle that learns classes lesson by lesson and answers among all of them."""
+
+    def __init__(
+        self, path: str | Path, memory: int | None = None, threads: int | None = None, say: Say = lambda _: None
+    ) -> None:
+        """Open a bundle; `memory` in bytes limits the micro-batches, `say` receives messages while learning."""
+        self.bundle = Bundle(path)
+        manifest = self.bundle.manifest
+        self.runtime, self.say = Runtime(self.bundle, threads), say
+        self.extractor = Extractor(self.runtime, Views.of(manifest["views"]), manifest["backbone"], memory)
+        predict_only = not (self.bundle.path / STATE).exists() and set(self.runtime.graphs) == {"predict"}
+        self.model = None if predict_only else Model(self.bundle, self.extractor, self.bundle.read())
+
+    @classmethod
+    def load(cls, path: str | Path, memory: int | None = None, threads: int | None = None) -> Learner:
+        """The model of a bundle."""
+        return cls(path, memory, threads)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes learned, in the order of learning."""
+        return self.runtime.predicted_classes() if self.model is None else tuple(self.model.classes)
+
+    def learn(self, task: str | Mapping[str, OneOrMore], restart: bool = False) -> None:
+        """Learn classes: `folder:PATH` with one sub-folder for each, or images by class name.
+
+        New classes are a task of their own; more images of known classes are included exactly where the readout is in
+        closed form, and are refused elsewhere. When it returns, the bundle's state has been replaced; if it fails,
+        nothing has been learned. Progress is saved every few seconds: after a power cut, the same call goes on.
+        """
+        if self.model is None:
+            raise BundleError(f"{self.bundle.path}: exported with --predict-only; it cannot learn")
+        with self.bundle.lock():
+            state = self.bundle.read()  # another process may have learned since
+            model = Model(self.bundle, self.extractor, _without_typicality(state))
+            names, images, labels = open_images(task)
+            new = [name for name in names if name not in model.classes]
+            known = [name for name in names if name in model.classes]
+            model.check(new, known)
+            if restart:
+                (self.bundle.path / PROGRESS).unlink(missing_ok=True)
+            ids = {name: number for number, name in enumerate([*model.classes, *new])}
+            labels = np.array([ids[name] for name in names])[labels]
+            self._teach(model, images, labels, new)
+            lesson = {"classes": names, "images": len(images), "tasks": int(bool(new)), "when": _now()}
+            model.values["lessons"] = [*state.values.get("lessons", ()), lesson]
+            self.bundle.write(model.state)
+            (self.bundle.path / PROGRESS).unlink(missing_ok=True)
+            self.model = model
+        if len(state.tensors) > len(_without_typicality(state).tensors):
+            self.say('the statistics for "none of these" (zofc predict --reject) were dropped: only zofc keeps them up')
+
+    def _teach(self, model: Model, images: Images, labels: Array, new: Sequence[str]) -> None:
+        first_new = len(model.classes)
+        for fresh in (True, False):
+            chosen = np.flatnonzero((labels >= first_new) == fresh)
+            if not len(chosen):
+                continue
+            lesson = Lesson(model, Images(images.items[i] for i in chosen), labels[chosen], self.say)
+            if fresh:
+                lesson.train(new)
+            else:
+                lesson.include_more()
+
+    def predict(self, images: OneOrMore, top: int = 1) -> list[list[Prediction]]:
+        """The `top` most likely classes of each image, best first: a list for each image, for a lone one too."""
+        if top < 1:
+            raise ImageError(f"top: expected at least 1, got {top}")
+        answers = []
+        for chances in self.predict_proba(images):
+            best = np.argsort(-chances, kind="stable")[:top]
+            answers.append([Prediction(self.classes[c], float(chances[c])) for c in best])
+        return answers
+
+    def predict_proba(self, images: OneOrMore) -> NDArray[np.float64]:
+        """Calibrated probabilities (images, classes) in the order of `classes`; each row sums to one."""
+        return np.concatenate([np.zeros((0, len(self.classes))), *(pair[0] for pair in self._answers(images))])
+
+    def embed(self, images: OneOrMore) -> NDArray[np.float32]:
+        """Features (images, width): what the classes are told apart by."""
+        width = int(self.bundle.manifest["backbone"]["width"])
+        return np.concatenate([np.zeros((0, width)), *(pair[1] for pair in self._answers(images))]).astype(np.float32)
+
+    def _answers(self, images: OneOrMore | Images) -> Iterator[tuple[Array, Array]]:
+        """Probabilities and features, some images at a time."""
+        given = images if isinstance(images, Images) else Images(list_images(images))
+        for start in range(0, len(given), 16):
+            views = [self.extractor.views.test(given.load(i)) for i in range(start, min(start + 16, len(given)))]
+            pixels = np.stack(views)
+            if self.model is None:
+                yield self.runtime.predict(pixels)
+            else:
+                features = self.model.embed(pixels)
+                yield self.model.probabilities(self.model.scores(features)), features
+
+    def evaluate(self, source: str | Mapping[str, OneOrMore], learned_only: bool = False) -> Evaluation:
+        """Accuracy on `folder:PATH` or on images by class name; with `learned_only`, unknown classes are left out."""
+        names, images, labels = open_images(source, test=True)
+        unknown = tuple(name for name in names if name not in self.classes)
+        if unknown and not (learned_only and len(unknown) < len(names)):
+            remedy = "" if learned_only else "; --learned-only (learned_only=True) leaves them out"
+            raise ImageError(
+                f"never learned: {', '.join(unknown[:5])}; learned: {', '.join(self.classes[:10])}{remedy}"
+            )
+        ids = np.array([self.classes.index(name) if name in self.classes else -1 for name in names])[labels]
+        chosen, size = np.flatnonzero(ids >= 0), len(self.classes)
+        some = Images(images.items[i] for i in chosen)
+        guesses = np.concatenate([chances.argmax(-1) for chances, _ in self._answers(some)])
+        confusion = np.bincount(ids[chosen] * size + guesses, minlength=size * size).reshape(size, size)
+        totals, hits = confusion.sum(1), confusion.diagonal()
+        per_class = {name: 100 * float(hits[i]) / int(totals[i]) for i, name in enumerate(self.classes) if totals[i]}
+        return Evaluation(self.classes, 100 * float(hits.sum()) / len(chosen), per_class, confusion, unknown)
+
+    def save(self, path: str | Path | None = None) -> None:
+        """Write the state again or, with a path, the whole bundle to a new folder. `learn` has saved already."""
+        if path is not None:
+            if Path(path).exists():
+                raise BundleError(f"{path} exists; choose a new folder")
+            shutil.copytree(self.bundle.path, path, ignore=shutil.ignore_patterns(".*", PROGRESS))
+        if self.model is not None:
+            (self.bundle if path is None else Bundle(path)).write(self.model.state)
+
+
+def load(path: str | Path, memory: int | None = None, threads: int | None = None) -> Learner:
+    """The model of a bundle."""
+    return Learner(path, memory, threads)
+
+
+def _without_typicality(state: State) -> State:
+    return State({k: v for k, v in state.tensors.items() if not k.startswith(TYPICALITY)}, state.values)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

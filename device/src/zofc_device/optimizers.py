@@ -1,0 +1,101 @@
+"""The update of a group of parameters from its (estimated) gradient: clip, SGD as torch defines it, a schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from zofc_device.directions import KINDS, Array
+from zofc_device.errors import BundleError
+
+ESTIMATORS = {  # distances from the center in ε, their weights, the weight of the center; a derivative has none
+    "spsa": ((1.0, -1.0), (0.5, -0.5), 0.0),
+    "one_sided": ((1.0,), (1.0,), -1.0),
+    "forward_gradient": ((), (), 0.0),
+}
+CHOICES = {
+    "order": ("first", "zeroth"),
+    "optimizer": ("sgd", "sign"),  # adam and adamw are not ported
+    "schedule": ("constant", "cosine", "cosine99"),
+    "estimator": tuple(ESTIMATORS),
+    "directions": KINDS,
+    "per": ("batch", "image"),
+    "length": ("own",),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one group is moved: a group of `optimize` in a manifest."""
+
+    order: str = "first"
+    epochs: int = 10
+    start: int = 0
+    tasks: int | None = None
+    optimizer: str = "sgd"
+    lr: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    schedule: str = "constant"
+    min_lr: float = 0.0
+    clip: float | None = None
+    estimator: str = "spsa"
+    queries: int = 4
+    epsilon: float = 1e-3
+    directions: str = "rademacher"
+    per: str = "batch"
+    length: str = "own"
+
+    @classmethod
+    def of(cls, name: str, settings: Mapping[str, Any]) -> Plan:
+        """The plan of a group; settings of memory and speed are not read."""
+        plan = cls(**{field.name: settings[field.name] for field in fields(cls) if field.name in settings})
+        for key, allowed in CHOICES.items():
+            if (value := getattr(plan, key)) not in allowed:
+                raise BundleError(
+                    f"manifest.json: optimize.{name}.{key}: expected {' or '.join(allowed)}, got {value!r}"
+                )
+        return plan
+
+    def active(self, epoch: int) -> bool:
+        """Whether the group moves in this epoch."""
+        return self.start <= epoch < self.epochs
+
+    def rate(self, epoch: int) -> float:
+        """The learning rate of an epoch."""
+        if self.schedule == "constant":
+            return self.lr
+        if self.schedule == "cosine99":
+            return self.lr * math.cos(0.99 * math.pi / 2 * epoch / max(self.epochs - 1, 1))
+        return self.min_lr + (self.lr - self.min_lr) * (1 + math.cos(math.pi * epoch / self.epochs)) / 2
+
+
+class Optimizer:
+    """Moves tensors of a mapping, which are replaced, never changed in place."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.buffers: dict[str, Array] = {}  # momentum, by parameter
+
+    def move(self, values: dict[str, Array], gradient: Mapping[str, Array], epoch: int) -> bool:
+        """θ ← θ − η clip(g); False, and nothing is changed, if the gradient is not finite."""
+        norm = math.sqrt(
+            sum(float(np.square(g, dtype=np.float64).sum()) for g in gradient.values())
+        )  # over the whole set
+        if not math.isfinite(norm):
+            return False
+        plan = self.plan
+        scale = plan.clip / norm if plan.clip is not None and norm > plan.clip else 1.0
+        for name, g in gradient.items():
+            g = g.astype(np.float32) * np.float32(scale)
+            g = np.sign(g) if plan.optimizer == "sign" else g
+            g = g + np.float32(plan.weight_decay) * values[name] if plan.weight_decay else g
+            if plan.momentum:
+                g = np.float32(plan.momentum) * self.buffers[name] + g if name in self.buffers else g
+                self.buffers[name] = g
+            values[name] = np.asarray(values[name] - np.float32(plan.rate(epoch)) * g, np.float32)
+        return True

@@ -1,0 +1,244 @@
+"""Ridge regression to one-hot labels on all data ever seen: W = (ΦᵀΦ + λI)⁻¹ ΦᵀY = Φᵀ (ΦΦᵀ + λI)⁻¹ Y, in float64.
+
+Φ are features, or the ReLU of their random projection. While there are fewer images than the projection is wide, their
+features are kept and the second form is solved; then G = ΦᵀΦ and C = ΦᵀY are kept and the first one is. λ is a power of
+ten with the least squared error on images that were left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from zofc_device.directions import Array
+
+STRENGTHS = tuple(10.0**power for power in range(-8, 10))
+PATIENCE = 4  # the search for λ ends when so many in a row are no better
+HELD_OUT = 5  # one image of so many is held out
+MOST_ROWS = 1024  # images, or columns of the projection, at once
+MOST_LEFT_OUT = 500  # images of a task that are scored as if they had not been learned
+BLOCK = 128  # rows of a triangular system that are solved at a time
+
+
+class LeftOut(NamedTuple):
+    """The answers to images that a regression was not fitted on."""
+
+    images: Array  # their numbers
+    scores: Array  # (images, classes)
+
+
+class Sample(NamedTuple):
+    """Images with their scores (n, classes) and labels (n,), by which probabilities are calibrated."""
+
+    scores: Array
+    labels: Array
+
+
+@dataclass(frozen=True)
+class RidgeSettings:
+    """The section `ridge` of a manifest; `project` gives the projection of a width."""
+
+    width: int  # of the features
+    projection: int
+    budget: int | None
+    strength_from: str
+    keep_features: int
+    project: Callable[[int], Array]
+
+    @property
+    def largest(self) -> int:
+        """Rows of the largest square matrix within the budget."""
+        return math.isqrt((2**62 if self.budget is None else self.budget) // 8)
+
+
+def factorize(gram: Array, strength: float) -> Array | None:
+    """The Cholesky factor of G + λI, if there is one."""
+    shifted = gram.copy()
+    shifted[np.diag_indices(len(gram))] += strength
+    try:
+        return np.linalg.cholesky(shifted)
+    except np.linalg.LinAlgError:
+        return None
+
+
+def factorize_surely(gram: Array, strength: float) -> Array:
+    """The factor; where rounding leaves none, λ is the next power of ten that has one."""
+    factor = factorize(gram, strength)
+    return factorize_surely(gram, 10 * strength) if factor is None else factor
+
+
+def solve(factor: Array, right: Array) -> Array:
+    """(L Lᵀ)⁻¹ R by substitution, some rows at a time."""
+    x, starts = right.astype(np.float64), range(0, len(factor), BLOCK)
+    for i in starts:
+        j = i + BLOCK
+        x[i:j] = np.linalg.solve(factor[i:j, i:j], x[i:j] - factor[i:j, :i] @ x[:i])
+    for i in reversed(starts):
+        j = i + BLOCK
+        x[i:j] = np.linalg.solve(factor[i:j, i:j].T, x[i:j] - factor[j:, i:j].T @ x[j:])
+    return x
+
+
+def best_strength(gram: Array, sums: Array, phi: Array, truth: Array) -> tuple[float, Array]:
+    """λ with the least squared error on images that are not in G and C, and its scores of them."""
+    return _search(gram, truth, lambda factor: phi @ solve(factor, sums))
+
+
+def best_strength_alone(kernel: Array, truth: Array) -> tuple[float, Array]:
+    """The same on images that are left out one at a time: with A = (K + λI)⁻¹, image i scores Y_i − (A Y)_i / A_ii."""
+
+    def scores(factor: Array) -> Array:
+        inverse = solve(factor, np.eye(len(factor)))
+        return np.asarray(truth - (inverse @ truth) / inverse.diagonal()[:, None])
+
+    return _search(kernel, truth, scores)
+
+
+def _search(gram: Array, truth: Array, scores: Callable[[Array], Array]) -> tuple[float, Array]:
+    least, best, worse = math.inf, (STRENGTHS[-1], np.zeros_like(truth)), 0
+    for strength in reversed(STRENGTHS):
+        factor = factorize(gram, strength)
+        answer = None if factor is None else scores(factor)
+        error = math.inf if answer is None else float(np.square(answer - truth).mean())
+        worse += 1
+        if answer is not None and error < least:
+            least, best, worse = error, (strength, answer), 0
+        if worse == PATIENCE:
+            break
+    return best
+
+
+def one_hot(labels: Array, classes: int) -> Array:
+    """Y (images, classes)."""
+    return np.asarray(labels[:, None] == np.arange(classes), np.float64)
+
+
+class Ridge:
+    """The statistics of all images, the strength and the solution, read from and written to tensors of a state."""
+
+    entries: ClassVar[tuple[str, ...]] = ("features", "labels", "gram", "sums", "weights", "strength")
+    features: Array  # (images, width), while the regression is solved from the images
+    labels: Array
+    gram: Array  # G and C, after that
+    sums: Array
+    weights: Array
+    strength: Array
+
+    def __init__(self, settings: RidgeSettings, tensors: Mapping[str, Array], prefix: str) -> None:
+        self.settings, self.prefix = settings, prefix
+        for name in self.entries:
+            setattr(self, name, tensors[prefix + name])
+        self.left_out: Sample | None = None  # images of the last lesson, each scored as if it had not been learned
+        wide = settings.projection
+        self.size = min(wide, settings.largest) if wide else settings.width
+        self.most_images = 0 if settings.budget is None else min(wide - 1, settings.largest)
+
+    def state(self) -> dict[str, Array]:
+        """The tensors to be saved."""
+        return {self.prefix + name: getattr(self, name) for name in self.entries}
+
+    @property
+    def by_images(self) -> bool:
+        """Whether the features of the images are kept, not yet their sums."""
+        return not len(self.gram)
+
+    @property
+    def left_out_of_all(self) -> bool:
+        """Whether `left_out` has images of every class."""
+        return self.by_images and self.settings.strength_from == "all"
+
+    def grow(self, classes: int) -> None:
+        """Make room for the classes of a new task."""
+        self.sums, self.weights = (np.pad(part, ((0, 0), (0, classes))) for part in (self.sums, self.weights))
+
+    def scores(self, features: Array) -> Array:
+        """Regression values (batch, classes)."""
+        return np.asarray(self.regressors(features) @ self.weights)
+
+    def regressors(self, features: Array) -> Array:
+        """Φ (batch, regressors) of features (batch, width)."""
+        wide = features.astype(np.float64)
+        return np.maximum(wide @ self.settings.project(len(self.weights)), 0) if self.settings.projection else wide
+
+    def learn(self, features: Array, labels: Array, rng: np.random.Generator) -> LeftOut:
+        """Include images and solve the regression anew; the answers to those of them that were left out."""
+        if self.by_images and len(self.labels) + len(labels) > self.most_images:
+            self._keep_sums()
+        if self.by_images:
+            known = len(self.labels)
+            self.features = np.concatenate([self.features, features.astype(np.float32)])
+            self.labels = np.concatenate([self.labels, labels])
+            scores = self._solve_by_images(0 if self.settings.strength_from == "all" else known)
+            return LeftOut(np.arange(len(labels)), scores[-len(labels) :])
+        order = rng.permutation(len(labels))
+        scores = self._learn_by_sums(features[order], labels[order])
+        return LeftOut(order[: len(scores)], scores)
+
+    def _learn_by_sums(self, features: Array, labels: Array) -> Array:
+        """λ is chosen on a fifth of the images, the solution is of all. Fewer than five leave λ as it was."""
+        held, alone = len(labels) // HELD_OUT, self.settings.strength_from == "task"
+        before = (np.zeros_like(self.gram), np.zeros_like(self.sums)) if alone else (self.gram, self.sums)
+        gram, sums = self.add(*before, features[held:], labels[held:])
+        scores = np.zeros((0, sums.shape[1]))
+        if held:
+            truth = one_hot(labels[:held], sums.shape[1])
+            strength, scores = best_strength(gram, sums, self.regressors(features[:held]), truth)
+            self.strength = np.array(strength)
+            gram, sums = self.add(gram, sums, features[:held], labels[:held])
+        self.gram, self.sums = (self.gram + gram, self.sums + sums) if alone else (gram, sums)
+        self._solve_sums(features[:MOST_LEFT_OUT], labels[:MOST_LEFT_OUT])
+        return scores
+
+    def add(self, gram: Array, sums: Array, features: Array, labels: Array, sign: float = 1.0) -> tuple[Array, Array]:
+        """G + ΦᵀΦ and C + ΦᵀY, as new arrays."""
+        gram, sums = gram.copy(), sums.copy()
+        for start in range(0, len(labels), MOST_ROWS):
+            some = slice(start, start + MOST_ROWS)
+            phi = self.regressors(features[some])
+            gram += sign * (phi.T @ phi)
+            sums += sign * (phi.T @ one_hot(labels[some], sums.shape[1]))
+        return gram, sums
+
+    def _solve_sums(self, features: Array, labels: Array) -> None:
+        """The solution, and some images scored as if each were left out: with h = φᵀ (G + λI)⁻¹ φ, its error is
+        1 / (1 − h) times larger."""
+        factor = factorize_surely(self.gram, float(self.strength))
+        self.weights = solve(factor, self.sums)
+        phi = self.regressors(features)
+        leverage = np.minimum((phi * solve(factor, phi.T).T).sum(-1, keepdims=True), 1 - 1e-9)
+        truth = one_hot(labels, self.weights.shape[1])
+        self.left_out = Sample(truth - (truth - phi @ self.weights) / (1 - leverage), labels)
+
+    def _solve_by_images(self, known: int = 0) -> Array:
+        """The solution, λ chosen with the images after the first `known`, and the scores of those left out alone."""
+        kernel, truth = self.kernel(), one_hot(self.labels, self.weights.shape[1])
+        strength, scores = best_strength_alone(kernel[known:, known:], truth[known:])
+        self.strength = np.array(strength)
+        self.left_out = Sample(scores, self.labels[known:])
+        self.weigh(solve(factorize_surely(kernel, strength), truth))
+        return scores
+
+    def kernel(self) -> Array:
+        """ΦΦᵀ of the kept images, (images, images)."""
+        return np.asarray(sum(phi @ phi.T for phi in self._parts()))
+
+    def weigh(self, solution: Array) -> None:
+        """W = Φᵀ (ΦΦᵀ + λI)⁻¹ Y, given what follows Φᵀ."""
+        self.weights = np.concatenate([phi.T @ solution for phi in self._parts()])
+
+    def _parts(self) -> Iterator[Array]:
+        """Φ of the kept images, some columns at a time."""
+        projection, features = self.settings.project(len(self.weights)), self.features.astype(np.float64)
+        for start in range(0, projection.shape[1], MOST_ROWS):
+            yield np.maximum(features @ projection[:, start : start + MOST_ROWS], 0)
+
+    def _keep_sums(self) -> None:
+        """There are too many images: from now on their sums are kept, of a projection that the budget allows."""
+        features, labels, classes = self.features, self.labels, self.weights.shape[1]
+        self.features, self.labels = features[:0], labels[:0]
+        self.weights = np.zeros((self.size, classes))
+        self.gram, self.sums = self.add(np.zeros((self.size, self.size)), self.weights, features, labels)
