@@ -135,6 +135,31 @@ def tiny_recipe(tiny_weights: Path) -> Callable[..., Recipe]:
     return make
 
 
+@pytest.fixture(scope="session")
+def device_graphs(tiny_recipe: Callable[..., Recipe], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of a tiny model with all graphs."""
+    from device_bundles import ALL_GRAPHS, export_graphs
+
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if base.name.startswith("popen-") else base  # of the processes of one test run
+    return export_graphs(tiny_recipe(*ALL_GRAPHS), shared)
+
+
+@pytest.fixture
+def device_pair(device_graphs: Path, tiny_recipe: Callable[..., Recipe], tmp_path: Path) -> Callable[..., Any]:
+    """A learner of a first task, and its bundle in zofc-device: `device_pair("zofc/base", "method.mask=false", …)`."""
+    import zofc_device
+    from device_bundles import FIRST, QUIET, write_bundle
+    from zofc import Learner
+
+    def make(name: str, *overrides: str) -> tuple[Learner, zofc_device.Learner]:
+        learner = Learner(tiny_recipe(name, *QUIET, *overrides))
+        learner.learn(FIRST)
+        return learner, zofc_device.load(write_bundle(learner, device_graphs, tmp_path / "bundle"))
+
+    return make
+
+
 @pytest.fixture
 def images() -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(0).random((6, 3, 16, 16), dtype=np.float32))

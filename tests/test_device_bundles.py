@@ -1,0 +1,262 @@
+"""Bundles under zofc-device: no torch, one-line errors, and a state that survives kills, damage and full disks."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import zofc_device
+from device_bundles import FIRST, SECOND, Pair, make_lesson, replace_file, write_folder
+from zofc_device import lesson as lesson_module
+from zofc_device.bundle import PROGRESS, STATE, Bundle
+from zofc_device.cli import main
+
+ROOT = Path(__file__).resolve().parents[1]
+Command = Callable[..., tuple[int, str, str]]
+SLOW = ("optimize.peft.epochs=50", "optimize.peft.estimator=forward_gradient")
+COMMAND = "import sys, zofc_device.cli as c; sys.exit(c.main(sys.argv[1:]))"
+SAVE_ALWAYS = "import zofc_device.lesson as l; l.SAVE_SECONDS = 0; l.SAVE_SHARE = 0; "
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    def call(*words: object) -> tuple[int, str, str]:
+        code = main([str(word) for word in words])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+def python(code: str, *words: object) -> subprocess.Popen[str]:
+    """A Python that has zofc-device but not zofc."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "device" / "src")}
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, words)], env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def test_the_commands(device_pair: Callable[..., Pair], command: Command, tmp_path: Path) -> None:
+    learner, device = device_pair("simplecil/base")
+    bundle, new = device.bundle.path, write_folder(SECOND, tmp_path / "new")
+    known = write_folder(FIRST, tmp_path / "known")
+    code, out, _ = command("info", bundle, "--json")
+    assert code == 0
+    assert json.loads(out)["classes"] == ["ant", "bee"]
+    assert command("learn", bundle, new, "--memory", "2GB", "--threads", 1)[:2] == (0, "4 classes are known now\n")
+    learner.learn(SECOND)
+    code, out, _ = command("predict", bundle, new / "cat", known / "ant" / "000.png", "--top", 2, "--json")
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert code == 0 and len(answers) == 21
+    expected = learner.predict(SECOND["cat"] + FIRST["ant"][:1], top=2)
+    for answer, best in zip(answers, expected, strict=True):
+        assert [one["name"] for one in answer["classes"]] == [one.name for one in best]
+        assert answer["classes"][0]["probability"] == pytest.approx(best[0].probability, abs=1e-4)
+    code, out, _ = command("evaluate", bundle, known, "--json")
+    assert json.loads(out)["accuracy"] == learner.evaluate(FIRST).accuracy
+    code, out, _ = command("info", bundle)
+    assert "cat, dog" in out
+    assert [one["images"] for one in Bundle(bundle).read().values["lessons"]] == [40]
+
+
+def test_torch_and_zofc_are_never_imported(device_pair: Callable[..., Pair], tmp_path: Path) -> None:
+    _, device = device_pair("zofc/base", *SLOW, "optimize.peft.epochs=1")
+    folder = write_folder(SECOND, tmp_path / "new")
+    code = (
+        "import sys, zofc_device; learner = zofc_device.load(sys.argv[1]); learner.learn('folder:' + sys.argv[2]); "
+        "learner.evaluate('folder:' + sys.argv[2]); print([name for name in ('torch', 'zofc') if name in sys.modules])"
+    )
+    with python(code, device.bundle.path, folder) as process:
+        assert process.communicate()[0] == "[]\n"
+
+
+# -- kills and interruptions -----------------------------------------------------------------------------------------
+
+
+def test_a_killed_lesson_goes_on_to_the_same_result(device_pair: Callable[..., Pair], tmp_path: Path) -> None:
+    _, device = device_pair("zofc/base", *SLOW)
+    bundle, folder = device.bundle.path, write_folder(SECOND, tmp_path / "new")
+    device.save(tmp_path / "whole")
+    state = (bundle / STATE).read_bytes()
+    words = "learn", bundle, folder
+    kills = 0
+    while kills < 4:
+        process = python(SAVE_ALWAYS + COMMAND, *words)
+        start, written = time.monotonic(), None
+        while process.poll() is None and time.monotonic() - start < 60:
+            progress = bundle / PROGRESS
+            now = progress.stat().st_mtime_ns if progress.exists() else None
+            if now is not None and now != written and written is not None:
+                break
+            written = now if now is not None and written is None else written
+            time.sleep(0.002)
+        process.kill()  # -9
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL, "it was to be killed in between"
+        kills += 1
+        assert (bundle / STATE).read_bytes() == state
+        assert Bundle(bundle).read(PROGRESS).values["classes"] == ["ant", "bee", "cat", "dog"]
+    with python(COMMAND, *words) as process:
+        err = process.communicate()[1]
+        assert process.returncode == 0 and "goes on in epoch" in err, err
+    assert not (bundle / PROGRESS).exists()
+    with python(
+        "import sys, zofc_device.cli as c; sys.exit(c.main(sys.argv[1:]))", "learn", tmp_path / "whole", folder
+    ) as p:
+        assert p.wait() == 0
+    ours, whole = Bundle(bundle).read(), Bundle(tmp_path / "whole").read()
+    assert ours.values["classes"] == whole.values["classes"]
+    for name, value in whole.tensors.items():
+        assert (ours.tensors[name] == value).all(), name
+
+
+def test_another_lesson_waits_until_an_interrupted_one_is_finished_or_dropped(
+    device_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, device = device_pair("zofc/base", *SLOW)
+    monkeypatch.setattr(lesson_module, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(lesson_module, "SAVE_SHARE", 0.0)
+    heard: list[str] = []
+
+    def stop(text: str) -> None:
+        heard.append(text)
+        if text.startswith("epoch 3 "):
+            raise KeyboardInterrupt
+
+    device.say = stop
+    with pytest.raises(KeyboardInterrupt):
+        device.learn(SECOND)
+    assert device.classes == ("ant", "bee")
+    with pytest.raises(zofc_device.BundleError, match="a lesson on other images was interrupted"):
+        device.learn(make_lesson("emu", "fox"))
+    device.say = heard.append
+    device.learn(make_lesson("emu", "fox"), restart=True)
+    assert device.classes == ("ant", "bee", "emu", "fox")
+    assert not (device.bundle.path / PROGRESS).exists()
+
+
+def test_two_processes_do_not_learn_at_once(device_pair: Callable[..., Pair]) -> None:
+    _, device = device_pair("simplecil/base")
+    with device.bundle.lock(), pytest.raises(zofc_device.BundleError, match="another process is learning"):
+        zofc_device.load(device.bundle.path).learn(SECOND)
+    device.learn(SECOND)
+
+
+def test_a_full_disk_leaves_the_state_intact(device_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, device = device_pair("simplecil/base")
+    before = (device.bundle.path / STATE).read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(zofc_device.BundleError, match=r"No space left.*intact; free some space"):
+            device.learn(SECOND)
+    assert (device.bundle.path / STATE).read_bytes() == before
+    assert sorted(file.name for file in device.bundle.path.glob(".*")) == [".lock"]
+    assert device.classes == ("ant", "bee")
+    device.learn(SECOND)
+
+
+# -- damage ----------------------------------------------------------------------------------------------------------
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 255
+    path.write_bytes(data)
+
+
+def edit_manifest(bundle: Path, **changes: object) -> None:
+    manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
+    (bundle / "manifest.json").write_text(json.dumps(manifest | changes), "utf-8")
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no bundle": (lambda b: (b / "manifest.json").unlink(), "not a bundle"),
+    "cut manifest": (lambda b: (b / "manifest.json").write_text('{"format":'), "cannot be read"),
+    "manifest of nothing": (lambda b: (b / "manifest.json").write_text("[]"), "not the manifest"),
+    "another version": (lambda b: edit_manifest(b, version=2), "version 2; this zofc-device reads version 1"),
+    "another method": (lambda b: edit_manifest(b, method={"name": "lae", "readout": "rows"}), "method.name"),
+    "weights": (lambda b: flip(b / "weights.bin"), "weights.bin: damaged, its checksum differs"),
+    "missing weights": (lambda b: (b / "weights.bin").unlink(), "weights.bin: No such file"),
+    "graph": (lambda b: flip(b / "enter.onnx"), "enter.onnx: damaged, its checksum differs"),
+    "no graph": (lambda b: replace_file(b, "frozen.onnx", b"nothing"), "ONNX Runtime cannot load it"),
+    "state": (lambda b: flip(b / STATE), "state.safetensors: damaged"),
+    "cut state": (lambda b: (b / STATE).write_bytes((b / STATE).read_bytes()[:100]), "state.safetensors: damaged"),
+    "missing state": (lambda b: (b / STATE).unlink(), "state.safetensors: missing"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_one_line(kind: str, device_pair: Callable[..., Pair], command: Command, tmp_path: Path) -> None:
+    _, device = device_pair("simplecil/base")
+    write_folder(FIRST, tmp_path / "known")
+    damage, message = DAMAGE[kind]
+    damage(device.bundle.path)
+    code, _, error = command("predict", device.bundle.path, tmp_path / "known" / "ant")
+    assert code == 1
+    assert error.startswith("error: ") and error.count("\n") == 1 and message in error, error
+
+
+@pytest.mark.parametrize("content", [b"", b"no image", b"\x89PNG\r\n\x1a\n" + bytes(40)], ids=["empty", "text", "cut"])
+def test_unreadable_images_are_one_line(
+    content: bytes, device_pair: Callable[..., Pair], command: Command, tmp_path: Path
+) -> None:
+    _, device = device_pair("ridge/base")
+    folder = write_folder(SECOND, tmp_path / "new")
+    (folder / "cat" / "bad.png").write_bytes(content)
+    before = (device.bundle.path / STATE).read_bytes()
+    code, _, error = command("learn", device.bundle.path, folder)
+    assert code == 1
+    assert error.count("\n") == 1 and "cannot read image" in error and "bad.png" in error, error
+    assert (device.bundle.path / STATE).read_bytes() == before
+    assert command("predict", device.bundle.path, tmp_path / "absent.png")[0] == 1
+
+
+@pytest.mark.parametrize("folder", ["absent", "empty", "flat"])
+def test_folders_without_classes_are_one_line(
+    folder: str, device_pair: Callable[..., Pair], command: Command, tmp_path: Path
+) -> None:
+    _, device = device_pair("ridge/base")
+    (tmp_path / "empty" / "cat").mkdir(parents=True)
+    (tmp_path / "flat").mkdir()
+    Image.new("RGB", (5, 5)).save(tmp_path / "flat" / "x.png")
+    code, _, error = command("learn", device.bundle.path, tmp_path / folder)
+    assert code == 1
+    assert error.count("\n") == 1 and str(tmp_path / folder) in error, error
+
+
+def test_differences_of_integer_activations_are_refused(
+    device_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zofc_device.runtime.has_integer_activations", lambda _: True)
+    _, device = device_pair("zofc/base")
+    with pytest.raises(zofc_device.BundleError, match="finite differences of integer activations"):
+        device.learn(SECOND)
+
+
+def test_a_bundle_to_predict_alone_predicts(device_pair: Callable[..., Pair], device_graphs: Path) -> None:
+    _, device = device_pair("simplecil/base")
+    bundle = device.bundle.path
+    manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
+    edit_manifest(bundle, graphs={"predict": manifest["graphs"]["predict"]})
+    (bundle / STATE).unlink()
+    alone, whole = zofc_device.load(bundle), zofc_device.load(device_graphs)
+    assert alone.classes == ("ant", "bee")
+    np.testing.assert_allclose(alone.predict_proba(FIRST["ant"]), whole.predict_proba(FIRST["ant"]), atol=1e-4)
+    with pytest.raises(zofc_device.BundleError, match="cannot learn"):
+        alone.learn(SECOND)

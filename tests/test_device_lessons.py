@@ -1,0 +1,163 @@
+"""A bundle learns without torch as zofc learns with it: same directions, same batches, same answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import zofc
+import zofc_device
+from device_bundles import FIRST, SECOND, Pair, make_lesson
+from zofc_device.features import Extractor
+
+EPOCHS = ("optimize.peft.epochs=4", "optimize.head.epochs=3")  # of five steps
+
+
+def displacement(
+    start: dict[str, torch.Tensor], learner: zofc.Learner, device: zofc_device.Learner, part: str
+) -> float:
+    """How far tensors of the two ended from each other, over how far they went."""
+    assert device.model is not None
+    end, own = learner.model.state_dict(), device.model.tensors
+    names = [name for name in own if name.startswith(part)]
+    moved = sum(float((end[name] - start[name]).square().sum()) for name in names if name in start)
+    apart = sum(float((end[name] - torch.from_numpy(np.asarray(own[name]))).square().sum()) for name in names)
+    return (apart / (moved or 1.0)) ** 0.5
+
+
+FORWARD = "optimize.peft.estimator=forward_gradient"
+ONE_SET = (
+    "optimize.head.order=zeroth",
+    "optimize.head.lr=0.01",
+    "optimize.head.schedule=constant",
+    "optimize.head.clip=1.0",
+)
+ONE_SET = (*ONE_SET, "optimize.head.min_lr=0", "optimize.peft.epochs=3")  # equal plans
+
+
+@pytest.mark.parametrize(
+    ("settings", "tolerance"),
+    [
+        ((FORWARD,), 1e-4),
+        ((FORWARD, "optimize.peft.per=image", "optimize.peft.directions=gaussian"), 1e-4),
+        ((FORWARD, "views.augment=none", "optimize.peft.optimizer=sign", "optimize.peft.lr=0.0001"), 1e-4),
+        ((), 1e-2),
+        (("optimize.peft.per=image", "optimize.peft.directions=sphere"), 1e-2),
+        (("optimize.peft.estimator=one_sided", "head.init=means", "head.scale=10.0"), 1e-2),
+        (("head.kind=linear", "method.mask=false", "optimize.peft.start=1", "optimize.peft.momentum=0.0"), 1e-2),
+        (("optimize.head.order=zeroth",), 1e-2),
+        ((*ONE_SET, FORWARD, "optimize.head.estimator=forward_gradient"), 1e-4),
+        ((*ONE_SET, "optimize.peft.per=image", "optimize.head.per=image"), 1e-2),
+    ],
+    ids=lambda value: " ".join(value) or "spsa" if isinstance(value, tuple) else "",
+)
+def test_twenty_steps_end_where_torch_ends(
+    device_pair: Callable[..., Pair], settings: tuple[str, ...], tolerance: float
+) -> None:
+    learner, device = device_pair("zofc/base", *EPOCHS, *settings)
+    start = {name: value.clone() for name, value in learner.model.state_dict().items()}
+    learner.learn(SECOND)
+    device.learn(SECOND)
+    assert device.model is not None
+    assert displacement(start, learner, device, "peft.") < tolerance
+    assert displacement(start, learner, device, "head.") < tolerance
+    assert device.classes == learner.classes
+    ours, theirs = device.predict_proba(SECOND["cat"]), learner.predict_proba(SECOND["cat"])
+    np.testing.assert_allclose(ours, theirs, atol=tolerance)
+    scale = learner.model.calibration_state
+    assert scale is not None and device.model.calibration is not None
+    assert device.model.calibration["scale"] == pytest.approx(scale["scale"], rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("simplecil/base", ()),
+        ("ridge/base", ()),
+        ("ridge/base", ("ridge.strength_from=task", "ridge.projection=30", "ridge.orthogonal=true")),
+        ("zo-ridge/base", ("ridge.projection=300", "optimize.peft.tasks=2", "optimize.head.tasks=2")),
+        ("zo-ridge/base", ("ridge.projection=300", "ridge.strength_from=all")),
+        ("zo-ridge/base", ("ridge.projection=30", "ridge.fallback=false", "ridge.strength_from=all")),
+        ("zofc/base", (FORWARD, "method.prototypes=true")),
+        ("classifier-fo/base", ("views.augment=none",)),
+        ("classifier-fo/base", ("head.kind=linear", "head.init=torch")),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else value,
+)
+def test_lessons_end_with_the_answers_of_torch(
+    device_pair: Callable[..., Pair], name: str, settings: tuple[str, ...]
+) -> None:
+    learner, device = device_pair(name, *settings)
+    more = {"cat": make_lesson("cat", images=30)["cat"][20:], "emu": make_lesson("emu", images=9)["emu"]}
+    closed_form = not name.startswith("classifier")
+    for lesson in (
+        SECOND,
+        more if closed_form else make_lesson("emu", "fox"),
+    ):  # known and new classes, one of them alone
+        learner.learn(lesson)
+        device.learn(lesson)
+        assert device.classes == learner.classes
+        asked = [image for images in (*FIRST.values(), *lesson.values()) for image in images]
+        np.testing.assert_allclose(device.predict_proba(asked), learner.predict_proba(asked), atol=2e-4)
+        np.testing.assert_allclose(device.embed(asked), learner.embed(asked), rtol=1e-3, atol=1e-3)
+    assert device.model is not None
+    own, theirs = device.model.state.tensors, learner.model.method.state_dict()
+    assert {key: value.shape for key, value in own.items()} == {key: tuple(v.shape) for key, v in theirs.items()}
+    assert {key: str(value.dtype) for key, value in own.items()} == {
+        key: str(value.numpy().dtype) for key, value in theirs.items()
+    }
+    again = zofc_device.load(device.bundle.path)
+    assert (again.predict_proba(asked) == device.predict_proba(asked)).all()
+
+
+def test_known_classes_are_refused_where_rows_are_trained(device_pair: Callable[..., Pair]) -> None:
+    _, device = device_pair("zofc/base")
+    with pytest.raises(zofc_device.DeviceError, match="already learned: ant"):
+        device.learn(FIRST)
+
+
+def test_first_order_adapters_are_refused(device_pair: Callable[..., Pair]) -> None:
+    _, device = device_pair("adapter-fo/base")
+    with pytest.raises(zofc_device.DeviceError, match=r"optimize\.peft\.order: first order needs a backward pass"):
+        device.learn(SECOND)
+    assert device.classes == ("ant", "bee")
+
+
+def test_answers_have_the_forms_of_zofc(device_pair: Callable[..., Pair]) -> None:
+    learner, device = device_pair("simplecil/base")
+    ours, theirs = device.predict(FIRST["ant"], top=2), learner.predict(FIRST["ant"], top=2)
+    assert [[one.name for one in row] for row in ours] == [[one.name for one in row] for row in theirs]
+    assert ours[0][0].probability == pytest.approx(theirs[0][0].probability, abs=1e-4)
+    assert len(device.predict(FIRST["ant"][0])) == 1
+    assert device.predict_proba([]).shape == (0, 2)
+    mixed = {**FIRST, "gnu": FIRST["bee"]}
+    ours_scored, theirs_scored = (one.evaluate(mixed, learned_only=True) for one in (device, learner))
+    assert ours_scored.accuracy == theirs_scored.accuracy
+    assert (ours_scored.confusion == theirs_scored.confusion).all()
+    assert ours_scored.left_out == ("gnu",)
+    with pytest.raises(zofc_device.ImageError, match="never learned: gnu"):
+        device.evaluate(mixed)
+
+
+def test_micro_batches_change_rounding_only(device_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, device = device_pair("zofc/base", FORWARD, "optimize.peft.per=image")
+    device.save(device.bundle.path.with_name("copy"))
+    device.learn(SECOND)
+    monkeypatch.setattr(Extractor, "_micro_batch", lambda *_: 1)
+    other = zofc_device.load(device.bundle.path.with_name("copy"))
+    other.learn(SECOND)
+    assert device.model is not None and other.model is not None
+    for name, value in device.model.tensors.items():
+        np.testing.assert_allclose(other.model.tensors[name], value, rtol=1e-3, atol=1e-6)
+
+
+def test_a_budget_below_what_one_image_needs_is_refused(device_pair: Callable[..., Pair]) -> None:
+    _, device = device_pair("zofc/base")
+    small = zofc_device.Learner.load(device.bundle.path, memory=1_000_000)
+    with pytest.raises(zofc_device.DeviceError, match=r"one image at a time needs about \d+ MB, not 1 MB"):
+        small.learn(SECOND)
+    large = zofc_device.Learner.load(device.bundle.path, memory=10_000_000_000)
+    assert large.predict(FIRST["ant"][0])[0][0].name in ("ant", "bee")
