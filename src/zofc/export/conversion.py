@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from zofc.export.bundle import WEIGHTS_FILE
 from zofc.export.graphs import GraphSource
@@ -32,8 +33,11 @@ MICROSOFT = "com.microsoft"  # operators that ONNX Runtime adds to ONNX
 class SharedWeights:
     """The file of weights while it is written."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, backbone: nn.Module) -> None:
         self.path = path
+        matrices = [value.detach().numpy() for value in backbone.parameters() if value.dim() > 1]
+        self.frozen = {_digest(matrix.tobytes()) for matrix in matrices}  # graphs name them as they please
+        self.frozen |= {_digest(matrix.T.tobytes()) for matrix in matrices if matrix.ndim == 2}
         self.places: dict[bytes, int] = {}
         self.blocks: dict[tuple[bytes, int], tuple[NDArray[Any], ...]] = {}  # weights quantized so far
         path.write_bytes(b"")
@@ -57,9 +61,13 @@ class SharedWeights:
             name=value.name, base_dir=self.path.parent,
         )  # fmt: skip
 
+    def is_frozen(self, array: NDArray[Any]) -> bool:
+        """Whether an array is a matrix of the backbone, transposed or not."""
+        return array.dtype == np.float32 and array.ndim > 1 and _digest(array.tobytes()) in self.frozen
+
     def quantize(self, matrix: NDArray[np.float32], bits: int) -> tuple[NDArray[Any], ...]:
         """`quantize_blocks`, once for each matrix."""
-        key = _digest(np.ascontiguousarray(matrix).tobytes()), bits
+        key = _digest(matrix.tobytes()), bits
         if key not in self.blocks:
             self.blocks[key] = quantize_blocks(matrix, bits)
         return self.blocks[key]
@@ -75,12 +83,11 @@ def write_graph(
     """Write a graph, its weights beside those of other graphs; how many nodes it has."""
     model = trace_graph(source)
     graph = model.graph
-    frozen = source.frozen
-    transpose_weights(graph, frozen)
+    transpose_weights(graph)
     if precision in BITS:
-        _quantize_weights(model, frozen, BITS[precision], weights)
+        _quantize_weights(model, BITS[precision], weights)
     elif precision == "fp16":
-        _halve_weights(graph, frozen)
+        _halve_weights(graph, weights)
     for value in graph.initializers.values():
         weights.add(value)
     _strip(model)
@@ -144,9 +151,8 @@ def _strip(model: ir.Model) -> None:
 # -- weights ---------------------------------------------------------------------------------------------------------
 
 
-def transpose_weights(graph: ir.Graph, frozen: set[str]) -> None:
-    """Store matrices as products read them: those that are transposed before use are stored so. Their new names join
-    those of the frozen weights."""
+def transpose_weights(graph: ir.Graph) -> None:
+    """Store matrices as products read them: those that are transposed before use are stored so."""
     made: dict[str, ir.Value] = {}
     for node in list(graph):
         if node.op_type != "Transpose" or (value := node.inputs[0]) is None or not value.is_initializer():
@@ -155,13 +161,11 @@ def transpose_weights(graph: ir.Graph, frozen: set[str]) -> None:
         if name not in made:
             order = node.attributes["perm"].as_ints() if "perm" in node.attributes else None
             made[name] = _add_initializer(graph, name, np.ascontiguousarray(array.transpose(order)))
-        if value.name in frozen:
-            frozen.add(name)
         _replace(graph, node, made[name])
     _drop_unused(graph)
 
 
-def _quantize_weights(model: ir.Model, frozen: set[str], bits: int, weights: SharedWeights) -> None:
+def _quantize_weights(model: ir.Model, bits: int, weights: SharedWeights) -> None:
     """Products with frozen matrices as MatMulNBits, whose activations stay float32 (accuracy_level 1)."""
     graph = model.graph
     model.opset_imports[MICROSOFT] = 1
@@ -178,22 +182,19 @@ def _quantize_weights(model: ir.Model, frozen: set[str], bits: int, weights: Sha
         graph.insert_before(node, product)
         return product.outputs[0]
 
-    def is_frozen_matrix(value: ir.Value) -> bool:
-        return value.name in frozen and value.is_initializer() and len(_array(value).shape) == 2
-
     for node in list(graph):
         second = node.inputs[1] if node.op_type == "MatMul" else None
-        if second is not None and is_frozen_matrix(second):
+        if second is not None and second.is_initializer() and weights.is_frozen(_array(second)):
             _replace(graph, node, quantized(node, second))
     _drop_unused(graph)
 
 
-def _halve_weights(graph: ir.Graph, frozen: set[str]) -> None:
+def _halve_weights(graph: ir.Graph, weights: SharedWeights) -> None:
     """Frozen matrices in half precision, cast where the graph begins."""
     first = next(iter(graph))
     for name, value in list(graph.initializers.items()):
         array = _array(value)
-        if name not in frozen or array.dtype != np.float32 or array.ndim < 2:
+        if not weights.is_frozen(array):
             continue
         half = _add_initializer(graph, f"{name}.half", array.astype(np.float16))
         cast = ir.node("Cast", [half], {"to": ir.DataType.FLOAT.value})

@@ -39,12 +39,6 @@ class GraphSource:
     axes: Sequence[dict[int, str]]
     outputs: tuple[str, ...]
 
-    @property
-    def frozen(self) -> set[str]:
-        """The names of the backbone's weights among those of the module."""
-        vit = self.module.get_submodule("vit")
-        return {f"vit.{name}" for name, _ in (*vit.named_parameters(), *vit.named_buffers())}
-
 
 class _OnBackbone(nn.Module):
     """A module that knows the weights of the backbone by name, and a method without owning its tensors."""

@@ -90,7 +90,7 @@ def _write_graphs(
     sources = [predict_source(model.method, model.test_view, scale)]
     if not predict_only:
         sources += learning_sources(model.method, adapter_moves(model.recipe, len(model.tasks)))
-    weights, nodes = SharedWeights(folder / bundle.WEIGHTS_FILE), {}
+    weights, nodes = SharedWeights(folder / bundle.WEIGHTS_FILE, model.backbone.vit), {}
     manifest["graphs"] = {source.name: describe_graph(source) for source in sources}
     notes = {"classes": json.dumps(model.classes, ensure_ascii=False), "zofc": manifest["zofc"]}
     for number, source in enumerate(sources, start=1):
