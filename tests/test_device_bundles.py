@@ -55,7 +55,10 @@ def test_the_commands(device_pair: Callable[..., Pair], command: Command, tmp_pa
     code, out, _ = command("info", bundle, "--json")
     assert code == 0
     assert json.loads(out)["classes"] == ["ant", "bee"]
-    assert command("learn", bundle, new, "--memory", "2GB", "--threads", 1)[:2] == (0, "4 classes are known now\n")
+    assert command("learn", bundle, new, "--memory", "2GB", "--threads", 1)[:2] == (
+        0,
+        "classes    ant, bee, cat, dog\n",
+    )
     learner.learn(SECOND)
     code, out, _ = command("predict", bundle, new / "cat", known / "ant" / "000.png", "--top", 2, "--json")
     answers = [json.loads(line) for line in out.splitlines()]
@@ -163,7 +166,7 @@ def test_a_full_disk_leaves_the_state_intact(device_pair: Callable[..., Pair], m
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(zofc_device.BundleError, match=r"No space left.*intact; free some space"):
+        with pytest.raises(zofc_device.BundleError, match=r"No space left.*intact: free some space"):
             device.learn(SECOND)
     assert (device.bundle.path / STATE).read_bytes() == before
     assert sorted(file.name for file in device.bundle.path.glob(".*")) == [".lock"]

@@ -149,8 +149,10 @@ def test_gradients_of_heads_are_those_of_autograd(kind: str) -> None:
     arrays = {name: value.detach().numpy() for name, value in values.items()}
     ours = Head(kind, [1, 2])
     slopes = ours.slopes(arrays, features.detach().numpy(), targets)
-    assert float(slopes.loss) == pytest.approx(float(loss), rel=1e-12)
-    assert float(ours.losses(arrays, features.detach().numpy(), targets)) == pytest.approx(float(loss), rel=1e-12)
+    assert float(slopes.loss) == pytest.approx(float(loss.detach()), rel=1e-12)
+    assert float(ours.losses(arrays, features.detach().numpy(), targets)) == pytest.approx(
+        float(loss.detach()), rel=1e-12
+    )
     assert ours.names == list(shapes)
     for name, value in zip(["features", *shapes], expected, strict=True):
         own = slopes.features if name == "features" else slopes.parameters[name]

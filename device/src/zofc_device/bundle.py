@@ -1,8 +1,8 @@
-"""The files of a bundle: the manifest with checksums, the state that learning changes, the lock against two writers."""
+"""The files of a bundle: the manifest with checksums, the state that learning changes, the lock against two writers;
+and the errors that name them."""
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -16,7 +16,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from zofc_device.directions import Array
-from zofc_device.errors import BundleError
 
 try:
     import fcntl
@@ -24,12 +23,8 @@ except ImportError:  # not on every platform
     fcntl = None  # type: ignore[assignment]
 
 FORMAT, STATE_FORMAT, VERSION = "zofc-bundle", "zofc-bundle-state", 1
-MANIFEST, STATE, PROGRESS, PROJECTION = (
-    "manifest.json",
-    "state.safetensors",
-    "progress.safetensors",
-    "projection.safetensors",
-)
+MANIFEST, PROJECTION = "manifest.json", "projection.safetensors"
+STATE, PROGRESS = "state.safetensors", "progress.safetensors"  # the latter while a lesson is under way
 SECTIONS = (
     "backbone",
     "views",
@@ -43,16 +38,16 @@ SECTIONS = (
     "files",
     "seed",
 )
-DTYPES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "int64": "I64",
-    "int32": "I32",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
+DTYPES = {"float64": "F64", "float32": "F32", "int64": "I64", "int32": "I32", "uint8": "U8", "bool": "BOOL"}
 REMEDY = "export the run again, or restore the file from a copy"
+
+
+class DeviceError(Exception):
+    """Anything the user can fix: the message names the file or setting and the remedy."""
+
+
+class BundleError(DeviceError):
+    """A bundle that is damaged, of another version, locked, or cannot be written."""
 
 
 class State(NamedTuple):
@@ -82,25 +77,23 @@ class Bundle:
             raise BundleError(f"{file}: damaged, it has no '{missing[0]}'; {REMEDY}")
         self.manifest: dict[str, Any] = content
         for name, entry in content["files"].items():
-            self._verify(name, entry)
+            self._verify(self.path / Path(name).name, entry["sha256"])
         self._projections: dict[int, Array] = {}
 
-    def _verify(self, name: str, entry: Mapping[str, Any]) -> None:
-        file, code = self.path / Path(name).name, hashlib.sha256()
+    def _verify(self, file: Path, expected: str) -> None:
         try:
             with file.open("rb") as content:
-                while block := content.read(2**20):
-                    code.update(block)
+                actual = hashlib.file_digest(content, "sha256").hexdigest()
         except OSError as error:
             raise BundleError(f"{file}: {error.strerror}; {REMEDY}") from error
-        if code.hexdigest() != entry["sha256"]:
+        if actual != expected:
             raise BundleError(f"{file}: damaged, its checksum differs from the manifest's; {REMEDY}")
 
     def read(self, name: str = STATE) -> State:
         """The state, or that of a lesson under way."""
         file = self.path / name
         if not file.exists():
-            raise BundleError(f"{file}: missing; a bundle that was exported with --predict-only cannot learn")
+            raise BundleError(f"{file}: missing; restore it from a copy, or export the run again")
         try:
             with safe_open(file, framework="numpy") as content:
                 metadata = content.metadata() or {}
@@ -116,10 +109,9 @@ class Bundle:
 
     def write(self, state: State, name: str = STATE) -> None:
         """Replace a state: a reader sees the old file or the new one, never a part of it."""
-        file = self.path / name
+        file, temporary = self.path / name, self.path / f".{name}.tmp"
         tensors = {key: np.ascontiguousarray(value).reshape(value.shape) for key, value in state.tensors.items()}
         metadata = {"format": STATE_FORMAT, "version": str(VERSION), "checksum": checksum(tensors)}
-        temporary = file.with_name(f".{name}.tmp")
         try:
             with temporary.open("wb") as content:
                 content.write(save(tensors, {**metadata, "state": json.dumps(state.values)}))
@@ -127,22 +119,20 @@ class Bundle:
                 os.fsync(content.fileno())
             temporary.replace(file)
             folder = os.open(self.path, os.O_RDONLY)
-            os.fsync(folder)
+            os.fsync(folder)  # of the new name
             os.close(folder)
         except OSError as error:
             temporary.unlink(missing_ok=True)
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            remedy = "free some space and give the same command again" if full else "make the folder writable"
-            raise BundleError(f"{file}: {error.strerror}, what was saved before is intact; {remedy}") from error
+            remedy = "free some space, or make the folder writable, and give the same command again"
+            raise BundleError(f"{file}: {error.strerror}; what was saved before is intact: {remedy}") from error
 
     def projection(self, size: int) -> Array:
         """The random projection of a width, (features, size); orthogonal ones begin with the same columns."""
         if size not in self._projections:
             with safe_open(self.path / PROJECTION, framework="numpy") as content:
                 stored = [content.get_tensor(key) for key in content.keys()]  # noqa: SIM118 not a dict
-            fitting = [one for one in stored if one.shape[1] == size]
-            if not fitting and self.manifest["ridge"]["orthogonal"]:
-                fitting = [one[:, :size] for one in stored if one.shape[1] > size]
+            first = [one[:, :size] for one in stored if one.shape[1] > size and self.manifest["ridge"]["orthogonal"]]
+            fitting = [one for one in stored if one.shape[1] == size] + first
             if not fitting:
                 raise BundleError(f"{self.path / PROJECTION}: no projection of width {size}; {REMEDY}")
             self._projections = {size: np.ascontiguousarray(fitting[0])}

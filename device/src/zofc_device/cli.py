@@ -8,8 +8,9 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from zofc_device.errors import DeviceError
+from zofc_device.bundle import DeviceError
 from zofc_device.images import image_files
 from zofc_device.learner import Learner
 
@@ -21,8 +22,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.command(options)
     except DeviceError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
-    except BrokenPipeError:
         return 1
     except MemoryError:
         print("error: there is not enough memory; give a smaller --memory, or smaller images", file=sys.stderr)
@@ -36,28 +35,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="zofc-device", description="Predict and learn with a bundle of zofc export.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("bundle", type=Path, metavar="BUNDLE", help="folder that zofc export made")
-    common.add_argument("--threads", type=int, help="CPU threads, all cores by default")
-    common.add_argument(
-        "--memory", type=_bytes, help="most memory of the process, such as 200MB; sets the micro-batches"
-    )
-    common.add_argument("--json", action="store_true", help="print JSON")
 
-    info = commands.add_parser("info", parents=[common], help="what the bundle holds")
-    info.set_defaults(command=_info)
-    predict = commands.add_parser("predict", parents=[common], help="name the most likely classes of images")
+    def add(name: str, command: Any, help: str) -> argparse.ArgumentParser:
+        one = commands.add_parser(name, help=help)
+        one.add_argument("bundle", type=Path, metavar="BUNDLE", help="folder that zofc export made")
+        one.add_argument("--threads", type=int, help="CPU threads, all cores by default")
+        one.add_argument("--memory", type=_bytes, help="most memory of the process, such as 200MB")
+        one.add_argument("--json", action="store_true", help="print JSON")
+        one.set_defaults(command=command)
+        return one
+
+    add("info", _info, "what the bundle holds")
+    predict = add("predict", _predict, "name the most likely classes of images")
     predict.add_argument("images", type=Path, nargs="+", metavar="IMAGE", help="image files, or folders of them")
     predict.add_argument("--top", type=int, default=3, help="how many classes to name (3)")
-    predict.set_defaults(command=_predict)
-    learn = commands.add_parser("learn", parents=[common], help="learn the classes of a folder")
-    learn.add_argument("folder", metavar="FOLDER", help="one sub-folder of images for each class")
+    learn = add("learn", _learn, "learn the classes of a folder")
     learn.add_argument("--restart", action="store_true", help="drop an interrupted lesson")
-    learn.set_defaults(command=_learn)
-    evaluate = commands.add_parser("evaluate", parents=[common], help="accuracy on a folder of labelled images")
-    evaluate.add_argument("folder", metavar="FOLDER", help="one sub-folder of images for each class")
+    evaluate = add("evaluate", _evaluate, "accuracy on a folder of labelled images")
     evaluate.add_argument("--learned-only", action="store_true", help="leave out classes that were never learned")
-    evaluate.set_defaults(command=_evaluate)
+    for one in (learn, evaluate):
+        one.add_argument("folder", metavar="FOLDER", help="one sub-folder of images for each class")
     return parser
 
 
@@ -74,49 +71,42 @@ def _open(options: argparse.Namespace) -> Learner:
     )
 
 
+def _show(facts: dict[str, Any], as_json: bool) -> None:
+    for name, value in {} if as_json else facts.items():
+        text = f"{value:.2f}" if isinstance(value, float) else ", ".join(value) if isinstance(value, list) else value
+        print(f"{name:10} {text}")
+    if as_json:
+        print(json.dumps(facts))
+
+
 def _info(options: argparse.Namespace) -> None:
     learner = _open(options)
-    manifest, size = learner.bundle.manifest, sum(f.stat().st_size for f in options.bundle.iterdir() if f.is_file())
-    facts = {
-        "method": manifest["method"]["name"],
-        "backbone": manifest["backbone"]["name"],
-        "precision": manifest["precision"],
-        "classes": list(learner.classes),
-        "tasks": 0 if learner.model is None else len(learner.model.tasks),
-        "lessons": 0 if learner.model is None else len(learner.model.values.get("lessons", ())),
-        "learns": learner.model is not None,
-        "bytes": size,
-    }
-    if options.json:
-        print(json.dumps(facts))
-        return
-    for name, value in facts.items():
-        print(f"{name:10} {', '.join(value) if isinstance(value, list) else value}")
+    manifest, model = learner.bundle.manifest, learner.model
+    facts = {key: manifest[key]["name"] for key in ("method", "backbone")} | {"precision": manifest["precision"]}
+    facts |= {"classes": list(learner.classes), "learns": model is not None}
+    facts |= {} if model is None else {"tasks": len(model.tasks), "lessons": len(model.values.get("lessons", ()))}
+    facts["bytes"] = sum(file.stat().st_size for file in options.bundle.iterdir() if file.is_file())
+    _show(facts, options.json)
 
 
 def _predict(options: argparse.Namespace) -> None:
     learner = _open(options)
-    for path in options.images:
-        for file in image_files(path) if path.is_dir() else [path]:
-            [best] = learner.predict(file, options.top)
-            if options.json:
-                classes = [{"name": one.name, "probability": one.probability} for one in best]
-                print(json.dumps({"image": str(file), "classes": classes}), flush=True)
-            else:
-                print(f"{file}: " + ", ".join(f"{one.name} {100 * one.probability:.1f} %" for one in best), flush=True)
+    for file in [str(file) for path in options.images for file in (image_files(path) if path.is_dir() else [path])]:
+        [best] = learner.predict(file, options.top)
+        if options.json:
+            classes = [{"name": one.name, "probability": one.probability} for one in best]
+            print(json.dumps({"image": file, "classes": classes}), flush=True)
+        else:
+            print(f"{file}: " + ", ".join(f"{one.name} {100 * one.probability:.1f} %" for one in best), flush=True)
 
 
 def _learn(options: argparse.Namespace) -> None:
     learner = _open(options)
     learner.learn(f"folder:{options.folder}", options.restart)
-    print(json.dumps({"classes": learner.classes}) if options.json else f"{len(learner.classes)} classes are known now")
+    _show({"classes": list(learner.classes)}, options.json)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
     result = _open(options).evaluate(f"folder:{options.folder}", options.learned_only)
-    if options.json:
-        print(json.dumps({"accuracy": result.accuracy, "per_class": result.per_class, "left_out": result.left_out}))
-        return
-    for name, accuracy in result.per_class.items():
-        print(f"{name:30} {accuracy:6.2f} %")
-    print(f"{'all':30} {result.accuracy:6.2f} %")
+    facts = {"accuracy": result.accuracy, "per_class": result.per_class, "left_out": list(result.left_out)}
+    _show(facts if options.json else result.per_class | {"all": result.accuracy}, options.json)

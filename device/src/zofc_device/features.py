@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from zofc_device.bundle import DeviceError
 from zofc_device.directions import Array
-from zofc_device.errors import DeviceError
 from zofc_device.optimizers import ESTIMATORS, Plan
 from zofc_device.runtime import Runtime
 from zofc_device.views import Views
@@ -40,45 +40,45 @@ class Extractor:
     def frozen(self, pixels: Array, most: int = MOST_IMAGES) -> Array:
         """Features of the plain backbone."""
         self.runtime.load("frozen")
-        parts = [self.runtime.frozen(self.views.normalise(pixels[some])) for some in self._passes(len(pixels), 0, most)]
-        return np.concatenate(parts).astype(np.float64)
+        return np.concatenate(self._map(lambda images, _: self.runtime.frozen(images), pixels, most=most)).astype(
+            np.float64
+        )
 
     def adapted(self, pixels: Array, adapter: Array, most: int = MOST_IMAGES) -> Array:
         """Features at an adapter."""
-        self.runtime.load("enter", "features")
-        parts = [
-            self.runtime.features(self.runtime.enter(self.views.normalise(pixels[some])), adapter)
-            for some in self._passes(len(pixels), 0, most)
-        ]
+        runtime = self.runtime
+        runtime.load("enter", "features")
+        parts = self._map(lambda images, _: runtime.features(runtime.enter(images), adapter), pixels, most=most)
         return np.concatenate(parts).astype(np.float64)
 
     def around(self, pixels: Array, adapter: Array, vectors: Array, plan: Plan, center: bool) -> Points:
         """Features at the points of a plan's estimator along directions (queries, [batch,] size), or the tangents along
         them; at the center if asked for, or if the estimator reads it."""
         lengths, _, base = ESTIMATORS[plan.estimator]
-        per_image, tangents = vectors.ndim == 3, 0 if lengths else len(vectors)
-        suffix = "_image" if per_image else ""
-        graphs = ["features" + suffix, *(["features"] if center or base else [])] if lengths else ["tangents" + suffix]
-        self.runtime.load("enter", *graphs)
-        centers, around = [], []
-        for some in self._passes(len(pixels), tangents):
-            state = self.runtime.enter(self.views.normalise(pixels[some]))
-            along = vectors[:, some] if per_image else vectors
-            if not lengths:
-                features, slopes = self.runtime.tangents(state, adapter, np.ascontiguousarray(along))
-                centers.append(features)
-                around.append(slopes)
-                continue
-            if center or base:
-                centers.append(self.runtime.features(state, adapter))
-            points = (adapter + np.float32(length * plan.epsilon) * vector for vector in along for length in lengths)
-            around.append(np.stack([self.runtime.features(state, point) for point in points]))
-        middle = np.concatenate(centers).astype(np.float64) if centers else None
-        return Points(middle, np.concatenate(around, 1).astype(np.float64))
+        apart, runtime, center = vectors.ndim == 3, self.runtime, center or bool(base) or not lengths
+        suffix = "_image" if apart else ""
+        graphs = {"features" + suffix, *(["features"] if center else [])} if lengths else {"tangents" + suffix}
+        runtime.load("enter", *graphs)
 
-    def _passes(self, images: int, tangents: int, most: int = MOST_IMAGES) -> Iterator[slice]:
+        def evaluate(images: Array, some: slice) -> tuple[Array | None, Array]:
+            state, along = runtime.enter(images), np.ascontiguousarray(vectors[:, some]) if apart else vectors
+            if not lengths:
+                return runtime.tangents(state, adapter, along)
+            points = (adapter + np.float32(length * plan.epsilon) * vector for vector in along for length in lengths)
+            middle = runtime.features(state, adapter) if center else None
+            return middle, np.stack([runtime.features(state, point) for point in points])
+
+        parts = self._map(evaluate, pixels, 0 if lengths else len(vectors))
+        around = np.concatenate([part[1] for part in parts], 1).astype(np.float64)
+        return Points(np.concatenate([part[0] for part in parts]).astype(np.float64) if center else None, around)
+
+    def _map(
+        self, work: Callable[[Array, slice], Any], pixels: Array, tangents: int = 0, most: int = MOST_IMAGES
+    ) -> list[Any]:
+        """`work` on the inputs of each micro-batch and its place in the batch."""
         size = min(self._micro_batch(tangents), most)
-        return (slice(start, start + size) for start in range(0, images, size))
+        places = [slice(start, start + size) for start in range(0, len(pixels), size)]
+        return [work(self.views.normalise(pixels[some]), some) for some in places]
 
     def _micro_batch(self, tangents: int) -> int:
         """How many images, a power of two, the budget leaves room for beside what is resident with these graphs."""

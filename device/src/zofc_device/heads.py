@@ -21,15 +21,14 @@ TINY = 1e-12  # least length that a vector is divided by
 class Slopes(NamedTuple):
     """The mean loss with its gradients."""
 
-    loss: Array  # (...)
-    features: Array  # (..., batch, width)
+    loss: Array
+    features: Array  # (batch, width)
     parameters: dict[str, Array]
 
 
 @dataclass(frozen=True)
 class Head:
-    """The scores of some tasks' classes. Values may have leading axes, such as rows (batch, classes, width) with
-    features (batch, 1, width): a point of its own for each image."""
+    """The scores of some tasks' classes."""
 
     kind: str  # cosine | linear
     tasks: Sequence[int]
@@ -37,61 +36,47 @@ class Head:
     @property
     def names(self) -> list[str]:
         """The tensors that the scores depend on."""
-        rows = [f"head.rows.{task}" for task in self.tasks]
-        return (
-            [*rows, "head.sigma"] if self.kind == "cosine" else [*rows, *(f"head.bias.{task}" for task in self.tasks)]
-        )
+        biases = [f"head.bias.{task}" for task in self.tasks] if self.kind == "linear" else ["head.sigma"]
+        return [*(f"head.rows.{task}" for task in self.tasks), *biases]
 
     def scores(self, values: Mapping[str, Array], features: Array) -> Array:
         """Scores (..., batch, classes) in float64."""
-        rows, f = self._gather(values, "rows", -2), features.astype(np.float64)
+        rows, f = self._gather(values, "rows"), features.astype(np.float64)
         if self.kind == "linear":
-            return np.asarray(f @ _transposed(rows) + self._gather(values, "bias", -1)[..., None, :])
-        sigma = np.asarray(values["head.sigma"], np.float64)
-        return np.asarray(sigma[..., None, None] * (_unit(f)[0] @ _transposed(_unit(rows)[0])))
+            return np.asarray(f @ rows.T + self._gather(values, "bias"))
+        return np.asarray(float(values["head.sigma"]) * (_unit(f)[0] @ _unit(rows)[0].T))
 
     def losses(self, values: Mapping[str, Array], features: Array, targets: Array) -> Array:
         """Mean loss over the batch, (...); targets (..., batch) are columns of the scores."""
-        logs = _log_softmax(self.scores(values, features))
-        chosen = np.take_along_axis(logs, np.broadcast_to(targets, logs.shape[:-1])[..., None], -1)
-        return np.asarray(-chosen[..., 0].mean(-1))
+        return np.asarray(
+            -np.take_along_axis(_log_softmax(self.scores(values, features)), targets[..., None], -1).mean((-2, -1))
+        )
 
     def slopes(self, values: Mapping[str, Array], features: Array, targets: Array) -> Slopes:
-        """The mean loss over the batch and its gradients."""
-        f, rows = features.astype(np.float64), self._gather(values, "rows", -2)
-        scores = self.scores(values, f)
-        logs, where = _log_softmax(scores), targets[..., None]
-        d = np.exp(logs)  # (..., batch, classes)
-        np.put_along_axis(d, where, np.take_along_axis(d, where, -1) - 1, -1)
-        d /= d.shape[-2]
-        loss = -np.take_along_axis(logs, where, -1)[..., 0].mean(-1)
+        """The mean loss over the batch (batch, width) and its gradients."""
+        f, rows = features.astype(np.float64), self._gather(values, "rows")
+        logs, each = _log_softmax(self.scores(values, f)), np.arange(len(targets))
+        d = np.exp(logs)  # (batch, classes)
+        d[each, targets] -= 1
+        d /= len(d)
+        loss = -logs[each, targets].mean()
         if self.kind == "linear":
-            parts = {"rows": _transposed(d) @ f, "bias": d.sum(-2)}
-            return Slopes(loss, d @ rows, self._scatter(values, parts))
-        sigma = np.asarray(values["head.sigma"], np.float64)[..., None, None]
-        (unit, length), (unit_rows, row_length) = _unit(f), _unit(rows)
-        cosines = unit @ _transposed(unit_rows)
+            return Slopes(
+                loss, d @ rows, self._scatter(values, "rows", d.T @ f) | self._scatter(values, "bias", d.sum(0))
+            )
+        sigma, (unit, length), (unit_rows, row_length) = float(values["head.sigma"]), _unit(f), _unit(rows)
         slope = _along_sphere(sigma * (d @ unit_rows), unit, length)
-        row_slope = _along_sphere(sigma * (_transposed(d) @ unit), unit_rows, row_length)
-        found = self._scatter(values, {"rows": row_slope})
-        return Slopes(loss, slope, found | {"head.sigma": (d * cosines).sum((-2, -1))})
+        row_slope = _along_sphere(sigma * (d.T @ unit), unit_rows, row_length)
+        scale = {"head.sigma": np.asarray((d * (unit @ unit_rows.T)).sum())}
+        return Slopes(loss, slope, self._scatter(values, "rows", row_slope) | scale)
 
-    def _gather(self, values: Mapping[str, Array], part: str, axis: int) -> Array:
-        return np.concatenate([values[f"head.{part}.{task}"] for task in self.tasks], axis).astype(np.float64)
+    def _gather(self, values: Mapping[str, Array], part: str) -> Array:
+        return np.concatenate([values[f"head.{part}.{task}"] for task in self.tasks]).astype(np.float64)
 
-    def _scatter(self, values: Mapping[str, Array], parts: Mapping[str, Array]) -> dict[str, Array]:
-        """Gradients over all classes as tensors by name."""
-        found: dict[str, Array] = {}
-        for part, whole in parts.items():
-            axis = -2 if part == "rows" else -1
-            ends = np.cumsum([values[f"head.{part}.{task}"].shape[axis] for task in self.tasks])[:-1]
-            names = [f"head.{part}.{task}" for task in self.tasks]
-            found |= dict(zip(names, np.split(whole, ends, axis), strict=True))
-        return found
-
-
-def _transposed(matrices: Array) -> Array:
-    return np.swapaxes(matrices, -1, -2)
+    def _scatter(self, values: Mapping[str, Array], part: str, whole: Array) -> dict[str, Array]:
+        """A gradient over all classes as tensors by name."""
+        names = [f"head.{part}.{task}" for task in self.tasks]
+        return dict(zip(names, np.split(whole, np.cumsum([len(values[name]) for name in names])[:-1]), strict=True))
 
 
 def _unit(vectors: Array) -> tuple[Array, Array]:
@@ -115,14 +100,12 @@ def start_rows(kind: str, init: str, classes: int, width: int, seed: int, task: 
     with the same distribution."""
     bound = 1 / sqrt(width) if kind == "cosine" or init == "torch" else sqrt(3 / width)
     both = torch_uniform(classes * width + classes, bound, seed, "head", task)
-    rows, bias = both[: classes * width].reshape(classes, width), np.zeros(classes, np.float32)
+    rows, bias = both[: classes * width].reshape(classes, width), both[classes * width :]
     if init in ("normal", "trunc-normal"):
         deviation = 0.001 if init == "normal" else 0.02
         rows = stream(seed, "head", task).normal(0, deviation, rows.shape).astype(np.float32)
-    if init == "zeros":
-        rows = np.zeros_like(rows)
-    if init == "torch":
-        bias = both[classes * width :]
+    rows = np.zeros_like(rows) if init == "zeros" else rows
+    bias = bias if init == "torch" else np.zeros_like(bias)
     return {f"head.rows.{task}": rows} | ({f"head.bias.{task}": bias} if kind == "linear" else {})
 
 

@@ -14,21 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from zofc_device.errors import ImageError
+from zofc_device.bundle import DeviceError
 
 AnyImage = Image.Image | NDArray[Any] | bytes | IO[bytes] | str | Path  # arrays are (h, w) or (h, w, 3)
 OneOrMore = AnyImage | Sequence[AnyImage]
 MOST_PIXELS, MOST_ASPECT = 150_000_000, 100
+UNWANTED = {"EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}  # formats that run programs, or are of other data
 TEST_FOLDERS = ("test", "val", "validation")
+
+
+class ImageError(DeviceError):
+    """Images or labels that cannot be used."""
 
 
 @cache
 def image_formats() -> dict[str, str]:
-    """What Pillow can decode, by suffix; without EPS, which would run a program, and formats of other data."""
+    """What Pillow can decode, by suffix."""
     Image.init()
-    unwanted = {"EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
     known = Image.registered_extensions()
-    return {suffix: kind for suffix, kind in known.items() if kind in Image.OPEN and kind not in unwanted}
+    return {suffix: kind for suffix, kind in known.items() if kind in Image.OPEN and kind not in UNWANTED}
 
 
 def list_images(images: OneOrMore) -> list[AnyImage]:
@@ -51,7 +55,6 @@ class Images:
     def load(self, index: int) -> Image.Image:
         """Image `index` as RGB, upright; an error that names it if it cannot be read."""
         item = self.items[index]
-        name = f"{item}" if isinstance(item, str | Path) else f"number {index}"
         try:
             if isinstance(item, str | Path | bytes):
                 if not isinstance(item, bytes) and not Path(item).is_file():
@@ -61,15 +64,14 @@ class Images:
                     return _as_rgb(image)
             return _as_rgb(item if isinstance(item, Image.Image) else Image.fromarray(_to_8_bits(np.asarray(item))))
         except Exception as error:  # on damaged files Pillow's plug-ins raise exceptions of every kind
-            reason: object = getattr(error, "strerror", None) or error
-            if isinstance(error, UnidentifiedImageError):
-                reason = "not an image of a known format"
+            unknown = isinstance(error, UnidentifiedImageError)
+            reason = "not an image of a known format" if unknown else getattr(error, "strerror", None) or error
+            name = item if isinstance(item, str | Path) else f"number {index}"
             raise ImageError(f"cannot read image {name}: {reason}. Replace or remove it.") from error
 
     def inspect(self) -> tuple[NDArray[np.int64], list[str]]:
         """Height and width (n, 2) and a digest of the pixels of every image, each of which is decoded once."""
-        sizes = np.zeros((len(self), 2), np.int64)
-        digests = []
+        sizes, digests = np.zeros((len(self), 2), np.int64), []
         for index in range(len(self)):
             image = self.load(index)
             sizes[index] = image.height, image.width
@@ -80,23 +82,18 @@ class Images:
 def _as_rgb(image: Image.Image) -> Image.Image:
     low, high = sorted(image.size)
     if low * high > MOST_PIXELS or high > MOST_ASPECT * low:
-        raise ValueError(
-            f"it is {image.width} × {image.height} pixels; the limits are {MOST_PIXELS:,} pixels and 100 : 1"
-        )
+        raise ValueError(f"{image.width} × {image.height} pixels; the limits are {MOST_PIXELS:,} pixels and 100 : 1")
     image.load()
-    upright = image
     with suppress(Exception):  # damaged metadata is no reason to refuse the picture
-        upright = ImageOps.exif_transpose(image)
-    deep = upright.mode[0] in "IF"  # more than 8 bits, which Pillow would cut off
-    return (Image.fromarray(_to_8_bits(_values(upright))) if deep else upright).convert("RGB")
-
-
-def _values(image: Image.Image) -> NDArray[Any]:
-    """Pillow's 32-bit integers are 8 or 16 bits wide in truth."""
-    values = np.asarray(image)
+        image = ImageOps.exif_transpose(image)
+    if image.mode[0] not in "IF":
+        return image.convert("RGB")
+    values = np.asarray(
+        image
+    )  # more than 8 bits, which Pillow would cut off; its 32-bit integers are 8 or 16 bits wide
     if image.mode == "I" and values.size and values.min() >= 0 and values.max() <= 65535:
-        return values.astype(np.uint8 if values.max() <= 255 else np.uint16)
-    return values
+        values = values.astype(np.uint8 if values.max() <= 255 else np.uint16)
+    return Image.fromarray(_to_8_bits(values)).convert("RGB")
 
 
 def _to_8_bits(values: NDArray[Any]) -> NDArray[np.uint8]:
@@ -109,48 +106,37 @@ def _to_8_bits(values: NDArray[Any]) -> NDArray[np.uint8]:
     raise ValueError(f"values of type {values.dtype} have no known scale; give 8 or 16 unsigned bits, or floats in 0…1")
 
 
+def image_files(folder: Path) -> list[Path]:
+    """The image files at any depth below a folder, in the order of their paths; hidden ones are passed over."""
+    files = (path for path in folder.rglob("[!.]*") if path.suffix.lower() in image_formats() and path.is_file())
+    return sorted(files, key=Path.as_posix)
+
+
 def read_folder(folder: str | Path, test: bool = False) -> dict[str, list[AnyImage]]:
     """The image files of each class: FOLDER/class/image.jpg at any depth, or FOLDER/train and FOLDER/test of such."""
     root = Path(folder)
-    if not root.is_dir():
-        raise ImageError(f"{root} is not a folder; expected one sub-folder for each class")
-    inside = _subfolders(root)
-    split = next((name for name in TEST_FOLDERS if name in inside), None)
-    if "train" in inside and split is not None:
+    split = next((name for name in TEST_FOLDERS if (root / name).is_dir()), None)
+    if split is not None and (root / "train").is_dir():
         root = root / (split if test else "train")
-    classes: dict[str, list[AnyImage]] = {}
-    for name in _subfolders(root):
-        classes[name] = list(image_files(root / name))
-    empty = [name for name, files in classes.items() if not files]
-    if empty or not classes:
-        where = root / empty[0] if empty else root
-        raise ImageError(f"{where}: no images; expected {root}/CLASS/image.jpg")
+    inside = sorted(path for path in root.glob("[!.]*") if path.is_dir())
+    classes: dict[str, list[AnyImage]] = {path.name: [*image_files(path)] for path in inside}
+    if not classes or not all(classes.values()):
+        empty = next((root / name for name, files in classes.items() if not files), root)
+        raise ImageError(f"{empty}: no images; expected {root}/CLASS/image.jpg, one sub-folder for each class")
     return classes
-
-
-def image_files(folder: Path) -> list[Path]:
-    """The image files at any depth below a folder, in the order of their paths; hidden ones are passed over."""
-    files = (path for path in folder.rglob("*") if path.suffix.lower() in image_formats() and path.is_file())
-    return sorted((path for path in files if not path.name.startswith(".")), key=lambda path: path.as_posix())
-
-
-def _subfolders(root: Path) -> list[str]:
-    return sorted(path.name for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def open_images(
     given: str | Mapping[str, OneOrMore], test: bool = False
 ) -> tuple[list[str], Images, NDArray[np.int64]]:
     """Class names, images and labels of `folder:PATH` or of images by class name."""
+    if isinstance(given, str) and not given.startswith("folder:"):
+        raise ImageError(f"{given}: expected folder:PATH, or images by class name")
     if isinstance(given, str):
-        kind, _, path = given.partition(":")
-        if kind != "folder" or not path:
-            raise ImageError(f"{given}: expected folder:PATH, or images by class name")
-        lists = read_folder(path, test)
+        lists = read_folder(given.removeprefix("folder:"), test)
     else:
         lists = {name: list_images(images) for name, images in given.items()}
-    empty = [name for name, items in lists.items() if not items]
-    if empty or not lists:
-        raise ImageError(f"no images for {', '.join(empty) or 'any class'}")
+    if not lists or not all(lists.values()):
+        raise ImageError(f"no images for {next((name for name, items in lists.items() if not items), 'any class')}")
     labels = np.repeat(np.arange(len(lists)), [len(items) for items in lists.values()])
     return list(lists), Images(item for items in lists.values() for item in items), labels

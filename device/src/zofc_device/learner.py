@@ -8,7 +8,7 @@ learner.predict(images)
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,12 +16,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from zofc_device.bundle import PROGRESS, STATE, Bundle, State
+from zofc_device.bundle import PROGRESS, STATE, Bundle, BundleError, State
 from zofc_device.directions import Array
-from zofc_device.errors import BundleError, ImageError
 from zofc_device.features import Extractor
-from zofc_device.images import Images, OneOrMore, list_images, open_images
-from zofc_device.lesson import Lesson, Say
+from zofc_device.images import ImageError, Images, OneOrMore, list_images, open_images
+from zofc_device.lesson import AT_ONCE, Lesson, Say
 from zofc_device.model import Model
 from zofc_device.runtime import Runtime
 from zofc_device.views import Views
@@ -55,11 +54,11 @@ class Learner:
         self, path: str | Path, memory: int | None = None, threads: int | None = None, say: Say = lambda _: None
     ) -> None:
         """Open a bundle; `memory` in bytes limits the micro-batches, `say` receives messages while learning."""
-        self.bundle = Bundle(path)
+        self.bundle, self.say = Bundle(path), say
         manifest = self.bundle.manifest
-        self.runtime, self.say = Runtime(self.bundle, threads), say
+        self.runtime = Runtime(self.bundle, threads)
         self.extractor = Extractor(self.runtime, Views.of(manifest["views"]), manifest["backbone"], memory)
-        predict_only = not (self.bundle.path / STATE).exists() and set(self.runtime.graphs) == {"predict"}
+        predict_only = set(self.runtime.graphs) == {"predict"}
         self.model = None if predict_only else Model(self.bundle, self.extractor, self.bundle.read())
 
     @classmethod
@@ -82,46 +81,38 @@ class Learner:
         if self.model is None:
             raise BundleError(f"{self.bundle.path}: exported with --predict-only; it cannot learn")
         with self.bundle.lock():
-            state = self.bundle.read()  # another process may have learned since
-            model = Model(self.bundle, self.extractor, _without_typicality(state))
+            tensors, values = self.bundle.read()  # another process may have learned since
+            kept = {name: value for name, value in tensors.items() if not name.startswith(TYPICALITY)}
+            model = Model(self.bundle, self.extractor, State(kept, values))
             names, images, labels = open_images(task)
             new = [name for name in names if name not in model.classes]
-            known = [name for name in names if name in model.classes]
-            model.check(new, known)
+            model.check(new, [name for name in names if name in model.classes])
             if restart:
                 (self.bundle.path / PROGRESS).unlink(missing_ok=True)
-            ids = {name: number for number, name in enumerate([*model.classes, *new])}
+            known, ids = len(model.classes), {name: c for c, name in enumerate([*model.classes, *new])}
             labels = np.array([ids[name] for name in names])[labels]
-            self._teach(model, images, labels, new)
-            lesson = {"classes": names, "images": len(images), "tasks": int(bool(new)), "when": _now()}
-            model.values["lessons"] = [*state.values.get("lessons", ()), lesson]
+            for fresh in (True, False):
+                if len(chosen := np.flatnonzero((labels >= known) == fresh)):
+                    lesson = Lesson(model, Images(images.items[i] for i in chosen), labels[chosen], self.say)
+                    lesson.train(new) if fresh else lesson.include_more()
+            when = datetime.now(UTC).isoformat(timespec="seconds")
+            entry = {"classes": names, "images": len(images), "tasks": int(bool(new)), "when": when}
+            model.values["lessons"] = [*values.get("lessons", ()), entry]
             self.bundle.write(model.state)
             (self.bundle.path / PROGRESS).unlink(missing_ok=True)
             self.model = model
-        if len(state.tensors) > len(_without_typicality(state).tensors):
+        if len(kept) < len(tensors):
             self.say('the statistics for "none of these" (zofc predict --reject) were dropped: only zofc keeps them up')
-
-    def _teach(self, model: Model, images: Images, labels: Array, new: Sequence[str]) -> None:
-        first_new = len(model.classes)
-        for fresh in (True, False):
-            chosen = np.flatnonzero((labels >= first_new) == fresh)
-            if not len(chosen):
-                continue
-            lesson = Lesson(model, Images(images.items[i] for i in chosen), labels[chosen], self.say)
-            if fresh:
-                lesson.train(new)
-            else:
-                lesson.include_more()
 
     def predict(self, images: OneOrMore, top: int = 1) -> list[list[Prediction]]:
         """The `top` most likely classes of each image, best first: a list for each image, for a lone one too."""
         if top < 1:
             raise ImageError(f"top: expected at least 1, got {top}")
-        answers = []
-        for chances in self.predict_proba(images):
-            best = np.argsort(-chances, kind="stable")[:top]
-            answers.append([Prediction(self.classes[c], float(chances[c])) for c in best])
-        return answers
+        chances = self.predict_proba(images)
+        best = np.argsort(-chances, axis=1, kind="stable")[:, :top]
+        return [
+            [Prediction(self.classes[c], float(row[c])) for c in some] for row, some in zip(chances, best, strict=True)
+        ]
 
     def predict_proba(self, images: OneOrMore) -> NDArray[np.float64]:
         """Calibrated probabilities (images, classes) in the order of `classes`; each row sums to one."""
@@ -135,9 +126,9 @@ class Learner:
     def _answers(self, images: OneOrMore | Images) -> Iterator[tuple[Array, Array]]:
         """Probabilities and features, some images at a time."""
         given = images if isinstance(images, Images) else Images(list_images(images))
-        for start in range(0, len(given), 16):
-            views = [self.extractor.views.test(given.load(i)) for i in range(start, min(start + 16, len(given)))]
-            pixels = np.stack(views)
+        for start in range(0, len(given), AT_ONCE):
+            some = range(start, min(start + AT_ONCE, len(given)))
+            pixels = np.stack([self.extractor.views.test(given.load(index)) for index in some])
             if self.model is None:
                 yield self.runtime.predict(pixels)
             else:
@@ -164,22 +155,12 @@ class Learner:
 
     def save(self, path: str | Path | None = None) -> None:
         """Write the state again or, with a path, the whole bundle to a new folder. `learn` has saved already."""
+        if path is not None and Path(path).exists():
+            raise BundleError(f"{path} exists; choose a new folder")
         if path is not None:
-            if Path(path).exists():
-                raise BundleError(f"{path} exists; choose a new folder")
-            shutil.copytree(self.bundle.path, path, ignore=shutil.ignore_patterns(".*", PROGRESS))
+            shutil.copytree(self.bundle.path, path, ignore=shutil.ignore_patterns(".*", PROGRESS, STATE))
         if self.model is not None:
             (self.bundle if path is None else Bundle(path)).write(self.model.state)
 
 
-def load(path: str | Path, memory: int | None = None, threads: int | None = None) -> Learner:
-    """The model of a bundle."""
-    return Learner(path, memory, threads)
-
-
-def _without_typicality(state: State) -> State:
-    return State({k: v for k, v in state.tensors.items() if not k.startswith(TYPICALITY)}, state.values)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+load = Learner.load

@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from zofc_device.bundle import PROGRESS, State, checksum
+from zofc_device.bundle import PROGRESS, BundleError, DeviceError, State, checksum
 from zofc_device.calibration import MOST_IMAGES, calibrate
 from zofc_device.directions import Array, stream
-from zofc_device.errors import BundleError, DeviceError
 from zofc_device.heads import Head
 from zofc_device.images import Images
 from zofc_device.model import Model
 from zofc_device.ridge import Sample
-from zofc_device.steps import Batch, Placement
+from zofc_device.steps import Placement
 
 SAVE_SECONDS, SAVE_SHARE = 2.0, 20  # between two saved states, and how many times longer than writing one
 MOMENTUM = "optimizer/"  # the names of optimizers' tensors begin so
@@ -46,7 +45,7 @@ class Lesson:
         held, groups = model.held_back(self.labels), model.groups()
         trained = np.delete(self.everything, held)
         placement = Placement(groups, model.plans, Head(model.kind, model.in_loss), model.seed, len(model.tasks) - 1)
-        if any(part.optimizer.plan.estimator != "forward_gradient" for part in placement.sets.values()):
+        if "peft" in groups and model.plans["peft"].estimator != "forward_gradient":
             model.extractor.runtime.refuse_integer_activations("features", "features_image")
         if saved is not None:
             self._resume(placement, saved)
@@ -70,7 +69,7 @@ class Lesson:
         """The losses of all steps; then `epoch` and `step` are those of the next one."""
         model, size, task = self.model, int(self.training["batch_size"]), len(self.model.tasks) - 1
         start, steps = model.tasks[model.in_loss.start].start, -(-len(trained) // size)
-        varies = self.views.augment or any(part.moves_features for part in placement.sets.values())
+        varies = self.views.augment or "peft" in placement.optimizers
         kept = None if varies or not placement.epochs else self.features(self.everything)
         while self.epoch < placement.epochs:
             name: tuple[str | int, ...] = ("task", task, "epoch", self.epoch)
@@ -79,8 +78,8 @@ class Lesson:
             while self.step < steps:
                 chosen = order[self.step * size : (self.step + 1) * size]
                 inputs = self._cut(chosen, (*name, "crops", self.step)) if kept is None else kept[chosen]
-                batch, number = Batch(inputs, self.labels[chosen] - start), self.epoch * steps + self.step
-                losses.append(placement.step(model.tensors, model.adapter, model.extractor, batch, self.epoch, number))
+                position = self.labels[chosen] - start, self.epoch, self.epoch * steps + self.step
+                losses.append(placement.step(model.tensors, model.adapter, model.extractor, inputs, *position))
                 self.step += 1
                 yield losses[-1]
             self.epoch, self.step = self.epoch + 1, 0
@@ -178,14 +177,14 @@ class Lesson:
     def _save(self, placement: Placement, digest: str) -> None:
         state, momentum = self.model.state, dict[str, Array]()
         for label, optimizer in placement.optimizers.items():
-            momentum |= {f"{MOMENTUM}{label}/{name}": value for name, value in optimizer.buffers.items()}
+            momentum |= {f"{MOMENTUM}{label}/{name}": value for name, value in optimizer.momentum.items()}
         values = {**state.values, "lesson": digest, "epoch": self.epoch, "step": self.step}
         self.model.bundle.write(State({**state.tensors, **momentum}, values), PROGRESS)
 
     def _resume(self, placement: Placement, saved: State) -> None:
         for label, optimizer in placement.optimizers.items():
             start = f"{MOMENTUM}{label}/"
-            optimizer.buffers = {k.removeprefix(start): v for k, v in saved.tensors.items() if k.startswith(start)}
+            optimizer.momentum = {k.removeprefix(start): v for k, v in saved.tensors.items() if k.startswith(start)}
         self.model.tensors |= {name: saved.tensors[name] for name in self.model.tensors}
         self.epoch, self.step = saved.values["epoch"], saved.values["step"]
         self.say(f"the interrupted lesson goes on in epoch {self.epoch + 1}, at step {self.step + 1}")

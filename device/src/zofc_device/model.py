@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from zofc_device.bundle import Bundle, State
+from zofc_device.bundle import Bundle, BundleError, DeviceError, State
 from zofc_device.calibration import Calibration, softmax
 from zofc_device.directions import Array, stream
-from zofc_device.errors import BundleError, DeviceError
 from zofc_device.features import MOST_IMAGES, Extractor
 from zofc_device.heads import Head, rows_at_means, start_rows
 from zofc_device.image_ridge import ImageRidge, content_keys
 from zofc_device.optimizers import Plan
-from zofc_device.ridge import HELD_OUT, LeftOut, Ridge, RidgeSettings, Sample
+from zofc_device.ridge import HELD_OUT, Ridge, RidgeSettings, Sample
 
 CHOICES = ("adapted", "frozen")
 METHODS = ("adapter", "classifier", "simplecil", "ridge")
@@ -120,13 +119,12 @@ class Model:
         if self.trains and len(new) == 1 and self.kind == "linear" and self.method["mask"]:
             raise DeviceError("a lesson of a single class has a constant loss; with head.kind=linear teach two or more")
 
-    def groups(self) -> dict[str, list[str]]:
-        """The tensors that the current task may move, by group."""
+    def groups(self) -> list[str]:
+        """What the current task may move: the adapter, the rows in the loss."""
         if not self.trains or self.single:
-            return {}
-        groups = {"peft": self.adapter} if self.adapter else {}
-        groups["head"] = Head(self.kind, self.in_loss).names
-        return {name: groups[name] for name in groups if len(self.tasks) <= (self.plans[name].tasks or math.inf)}
+            return []
+        groups = ["peft", "head"] if self.adapter else ["head"]
+        return [name for name in groups if len(self.tasks) <= (self.plans[name].tasks or math.inf)]
 
     def held_back(self, labels: Array) -> Array:
         """The images of the current task that no step may see, by which the fallback is judged; ascending."""
@@ -182,7 +180,7 @@ class Model:
             else:
                 held = ridge.learn(features[name], labels, self._held_out_stream())
                 fair, truth = np.isin(held.images, unseen), labels
-            right[number] += _count_right(held, truth, fair)
+            right[number] += int((held.scores.argmax(-1)[fair] == truth[held.images][fair]).sum())
             total = int(fair.sum())
         keep = isinstance(ridge, ImageRidge)
         asked = np.array(total if keep else int(asked) + total, np.int64)
@@ -239,7 +237,3 @@ class Model:
     def probabilities(self, scores: Array) -> Array:
         """Calibrated probabilities (batch, classes)."""
         return softmax(scores * (1.0 if self.calibration is None else float(self.calibration["scale"])))
-
-
-def _count_right(held: LeftOut, labels: Array, fair: Array) -> int:
-    return int((held.scores.argmax(-1)[fair] == labels[held.images][fair]).sum())

@@ -9,23 +9,18 @@ from typing import Any
 
 import numpy as np
 
+from zofc_device.bundle import BundleError
 from zofc_device.directions import KINDS, Array
-from zofc_device.errors import BundleError
 
 ESTIMATORS = {  # distances from the center in ε, their weights, the weight of the center; a derivative has none
     "spsa": ((1.0, -1.0), (0.5, -0.5), 0.0),
     "one_sided": ((1.0,), (1.0,), -1.0),
     "forward_gradient": ((), (), 0.0),
 }
-CHOICES = {
-    "order": ("first", "zeroth"),
-    "optimizer": ("sgd", "sign"),  # adam and adamw are not ported
-    "schedule": ("constant", "cosine", "cosine99"),
-    "estimator": tuple(ESTIMATORS),
-    "directions": KINDS,
-    "per": ("batch", "image"),
-    "length": ("own",),
-}
+ALLOWED = {
+    "order": ("first", "zeroth"), "optimizer": ("sgd", "sign"), "schedule": ("constant", "cosine", "cosine99"),
+    "estimator": tuple(ESTIMATORS), "directions": KINDS, "per": ("batch", "image"), "length": ("own",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -54,10 +49,10 @@ class Plan:
     def of(cls, name: str, settings: Mapping[str, Any]) -> Plan:
         """The plan of a group; settings of memory and speed are not read."""
         plan = cls(**{field.name: settings[field.name] for field in fields(cls) if field.name in settings})
-        for key, allowed in CHOICES.items():
+        for key, allowed in ALLOWED.items():
             if (value := getattr(plan, key)) not in allowed:
                 raise BundleError(
-                    f"manifest.json: optimize.{name}.{key}: expected {' or '.join(allowed)}, got {value!r}"
+                    f"optimize.{name}.{key}: a bundle can learn with {' or '.join(allowed)}, not {value!r}"
                 )
         return plan
 
@@ -79,13 +74,13 @@ class Optimizer:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.buffers: dict[str, Array] = {}  # momentum, by parameter
+        self.momentum: dict[str, Array] = {}  # by parameter
 
     def move(self, values: dict[str, Array], gradient: Mapping[str, Array], epoch: int) -> bool:
         """θ ← θ − η clip(g); False, and nothing is changed, if the gradient is not finite."""
         norm = math.sqrt(
             sum(float(np.square(g, dtype=np.float64).sum()) for g in gradient.values())
-        )  # over the whole set
+        )  # of the whole set
         if not math.isfinite(norm):
             return False
         plan = self.plan
@@ -95,7 +90,7 @@ class Optimizer:
             g = np.sign(g) if plan.optimizer == "sign" else g
             g = g + np.float32(plan.weight_decay) * values[name] if plan.weight_decay else g
             if plan.momentum:
-                g = np.float32(plan.momentum) * self.buffers[name] + g if name in self.buffers else g
-                self.buffers[name] = g
+                g = np.float32(plan.momentum) * self.momentum[name] + g if name in self.momentum else g
+                self.momentum[name] = np.asarray(g)
             values[name] = np.asarray(values[name] - np.float32(plan.rate(epoch)) * g, np.float32)
         return True

@@ -16,7 +16,7 @@ import numpy as np
 
 from zofc_device.directions import Array
 
-STRENGTHS = tuple(10.0**power for power in range(-8, 10))
+STRENGTHS = tuple(10.0**power for power in range(9, -9, -1))
 PATIENCE = 4  # the search for λ ends when so many in a row are no better
 HELD_OUT = 5  # one image of so many is held out
 MOST_ROWS = 1024  # images, or columns of the projection, at once
@@ -49,11 +49,6 @@ class RidgeSettings:
     keep_features: int
     project: Callable[[int], Array]
 
-    @property
-    def largest(self) -> int:
-        """Rows of the largest square matrix within the budget."""
-        return math.isqrt((2**62 if self.budget is None else self.budget) // 8)
-
 
 def factorize(gram: Array, strength: float) -> Array | None:
     """The Cholesky factor of G + λI, if there is one."""
@@ -83,24 +78,10 @@ def solve(factor: Array, right: Array) -> Array:
     return x
 
 
-def best_strength(gram: Array, sums: Array, phi: Array, truth: Array) -> tuple[float, Array]:
-    """λ with the least squared error on images that are not in G and C, and its scores of them."""
-    return _search(gram, truth, lambda factor: phi @ solve(factor, sums))
-
-
-def best_strength_alone(kernel: Array, truth: Array) -> tuple[float, Array]:
-    """The same on images that are left out one at a time: with A = (K + λI)⁻¹, image i scores Y_i − (A Y)_i / A_ii."""
-
-    def scores(factor: Array) -> Array:
-        inverse = solve(factor, np.eye(len(factor)))
-        return np.asarray(truth - (inverse @ truth) / inverse.diagonal()[:, None])
-
-    return _search(kernel, truth, scores)
-
-
-def _search(gram: Array, truth: Array, scores: Callable[[Array], Array]) -> tuple[float, Array]:
-    least, best, worse = math.inf, (STRENGTHS[-1], np.zeros_like(truth)), 0
-    for strength in reversed(STRENGTHS):
+def best_strength(gram: Array, truth: Array, scores: Callable[[Array], Array]) -> tuple[float, Array]:
+    """λ whose scores, given the factor of G + λI, have the least squared error, and these scores."""
+    least, best, worse = math.inf, (STRENGTHS[0], np.zeros_like(truth)), 0
+    for strength in STRENGTHS:
         factor = factorize(gram, strength)
         answer = None if factor is None else scores(factor)
         error = math.inf if answer is None else float(np.square(answer - truth).mean())
@@ -110,6 +91,12 @@ def _search(gram: Array, truth: Array, scores: Callable[[Array], Array]) -> tupl
         if worse == PATIENCE:
             break
     return best
+
+
+def scores_alone(factor: Array, truth: Array) -> Array:
+    """Images that are left out one at a time: with A = (K + λI)⁻¹, image i scores Y_i − (A Y)_i / A_ii."""
+    inverse = solve(factor, np.eye(len(factor)))
+    return np.asarray(truth - (inverse @ truth) / inverse.diagonal()[:, None])
 
 
 def one_hot(labels: Array, classes: int) -> Array:
@@ -133,9 +120,9 @@ class Ridge:
         for name in self.entries:
             setattr(self, name, tensors[prefix + name])
         self.left_out: Sample | None = None  # images of the last lesson, each scored as if it had not been learned
-        wide = settings.projection
-        self.size = min(wide, settings.largest) if wide else settings.width
-        self.most_images = 0 if settings.budget is None else min(wide - 1, settings.largest)
+        wide, largest = settings.projection, math.isqrt((2**62 if settings.budget is None else settings.budget) // 8)
+        self.size = min(wide, largest) if wide else settings.width
+        self.most_images = 0 if settings.budget is None else min(wide - 1, largest)
 
     def state(self) -> dict[str, Array]:
         """The tensors to be saved."""
@@ -155,6 +142,10 @@ class Ridge:
         """Make room for the classes of a new task."""
         self.sums, self.weights = (np.pad(part, ((0, 0), (0, classes))) for part in (self.sums, self.weights))
 
+    def truth(self, labels: Array) -> Array:
+        """Y (images, classes)."""
+        return one_hot(labels, self.weights.shape[1])
+
     def scores(self, features: Array) -> Array:
         """Regression values (batch, classes)."""
         return np.asarray(self.regressors(features) @ self.weights)
@@ -166,14 +157,15 @@ class Ridge:
 
     def learn(self, features: Array, labels: Array, rng: np.random.Generator) -> LeftOut:
         """Include images and solve the regression anew; the answers to those of them that were left out."""
-        if self.by_images and len(self.labels) + len(labels) > self.most_images:
-            self._keep_sums()
+        if self.by_images and len(self.labels) + len(labels) > self.most_images:  # too many: from now on, sums are kept
+            kept, self.weights = (self.features, self.labels), np.zeros((self.size, self.weights.shape[1]))
+            self.features, self.labels = self.features[:0], self.labels[:0]
+            self.gram, self.sums = self.add(np.zeros((self.size, self.size)), self.weights, *kept)
         if self.by_images:
-            known = len(self.labels)
+            known = 0 if self.settings.strength_from == "all" else len(self.labels)
             self.features = np.concatenate([self.features, features.astype(np.float32)])
             self.labels = np.concatenate([self.labels, labels])
-            scores = self._solve_by_images(0 if self.settings.strength_from == "all" else known)
-            return LeftOut(np.arange(len(labels)), scores[-len(labels) :])
+            return LeftOut(np.arange(len(labels)), self.solve_by_images(known)[-len(labels) :])
         order = rng.permutation(len(labels))
         scores = self._learn_by_sums(features[order], labels[order])
         return LeftOut(order[: len(scores)], scores)
@@ -185,12 +177,17 @@ class Ridge:
         gram, sums = self.add(*before, features[held:], labels[held:])
         scores = np.zeros((0, sums.shape[1]))
         if held:
-            truth = one_hot(labels[:held], sums.shape[1])
-            strength, scores = best_strength(gram, sums, self.regressors(features[:held]), truth)
-            self.strength = np.array(strength)
+            scores = self.choose_strength(gram, sums, features[:held], labels[:held])
             gram, sums = self.add(gram, sums, features[:held], labels[:held])
         self.gram, self.sums = (self.gram + gram, self.sums + sums) if alone else (gram, sums)
-        self._solve_sums(features[:MOST_LEFT_OUT], labels[:MOST_LEFT_OUT])
+        self.solve_sums(features[:MOST_LEFT_OUT], labels[:MOST_LEFT_OUT])
+        return scores
+
+    def choose_strength(self, gram: Array, sums: Array, features: Array, labels: Array) -> Array:
+        """Set λ to the best one for images that are not in G and C; its scores of them."""
+        phi = self.regressors(features)
+        strength, scores = best_strength(gram, self.truth(labels), lambda factor: phi @ solve(factor, sums))
+        self.strength = np.array(strength)
         return scores
 
     def add(self, gram: Array, sums: Array, features: Array, labels: Array, sign: float = 1.0) -> tuple[Array, Array]:
@@ -200,45 +197,36 @@ class Ridge:
             some = slice(start, start + MOST_ROWS)
             phi = self.regressors(features[some])
             gram += sign * (phi.T @ phi)
-            sums += sign * (phi.T @ one_hot(labels[some], sums.shape[1]))
+            sums += sign * (phi.T @ self.truth(labels[some]))
         return gram, sums
 
-    def _solve_sums(self, features: Array, labels: Array) -> None:
+    def solve_sums(self, features: Array, labels: Array) -> None:
         """The solution, and some images scored as if each were left out: with h = φᵀ (G + λI)⁻¹ φ, its error is
         1 / (1 − h) times larger."""
         factor = factorize_surely(self.gram, float(self.strength))
         self.weights = solve(factor, self.sums)
-        phi = self.regressors(features)
+        phi, truth = self.regressors(features), self.truth(labels)
         leverage = np.minimum((phi * solve(factor, phi.T).T).sum(-1, keepdims=True), 1 - 1e-9)
-        truth = one_hot(labels, self.weights.shape[1])
         self.left_out = Sample(truth - (truth - phi @ self.weights) / (1 - leverage), labels)
 
-    def _solve_by_images(self, known: int = 0) -> Array:
-        """The solution, λ chosen with the images after the first `known`, and the scores of those left out alone."""
-        kernel, truth = self.kernel(), one_hot(self.labels, self.weights.shape[1])
-        strength, scores = best_strength_alone(kernel[known:, known:], truth[known:])
-        self.strength = np.array(strength)
-        self.left_out = Sample(scores, self.labels[known:])
-        self.weigh(solve(factorize_surely(kernel, strength), truth))
-        return scores
-
-    def kernel(self) -> Array:
-        """ΦΦᵀ of the kept images, (images, images)."""
-        return np.asarray(sum(phi @ phi.T for phi in self._parts()))
-
-    def weigh(self, solution: Array) -> None:
-        """W = Φᵀ (ΦΦᵀ + λI)⁻¹ Y, given what follows Φᵀ."""
+    def solve_by_images(self, known: int = 0, held: Array | None = None) -> Array:
+        """The solution from the kept images, and the scores of those after the first `known`, each left out alone. λ is
+        chosen on these or, of many, on those `held` out."""
+        kernel = np.asarray(sum(phi @ phi.T for phi in self._parts()))  # ΦΦᵀ
+        truth, own = self.truth(self.labels), kernel[known:, known:]
+        if held is None:
+            strength, scores = best_strength(own, truth[known:], lambda factor: scores_alone(factor, truth[known:]))
+        else:
+            others, rest = kernel[:, ~held], truth[~held]
+            strength, _ = best_strength(others[~held], truth[held], lambda factor: others[held] @ solve(factor, rest))
+            scores = scores_alone(factorize_surely(own, strength), truth[known:])
+        self.strength, self.left_out = np.array(strength), Sample(scores, self.labels[known:])
+        solution = solve(factorize_surely(kernel, strength), truth)
         self.weights = np.concatenate([phi.T @ solution for phi in self._parts()])
+        return scores
 
     def _parts(self) -> Iterator[Array]:
         """Φ of the kept images, some columns at a time."""
         projection, features = self.settings.project(len(self.weights)), self.features.astype(np.float64)
         for start in range(0, projection.shape[1], MOST_ROWS):
             yield np.maximum(features @ projection[:, start : start + MOST_ROWS], 0)
-
-    def _keep_sums(self) -> None:
-        """There are too many images: from now on their sums are kept, of a projection that the budget allows."""
-        features, labels, classes = self.features, self.labels, self.weights.shape[1]
-        self.features, self.labels = features[:0], labels[:0]
-        self.weights = np.zeros((self.size, classes))
-        self.gram, self.sums = self.add(np.zeros((self.size, self.size)), self.weights, features, labels)

@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zofc_device.bundle import REMEDY, Bundle
+from zofc_device.bundle import REMEDY, Bundle, BundleError
 from zofc_device.directions import Array
-from zofc_device.errors import BundleError
 
 Activations = Mapping[str, Array]  # at the entrance, by name
 
