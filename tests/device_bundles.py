@@ -17,7 +17,7 @@ import zofc_device
 from zofc.export.bundle import describe_file, pack_state
 from zofc.export.manifest import describe_model
 from zofc.export.writer import export_run
-from zofc.recipe import Recipe
+from zofc.recipe import Recipe, dump_recipe
 
 ALL_GRAPHS = ("zo-ridge/base", "optimize.peft.tasks=null", "optimize.head.tasks=null", "ridge.projection=300")
 QUIET = ("training.check_adapter=false", "training.workers=0")
@@ -76,6 +76,7 @@ def write_bundle(learner: zofc.Learner, graphs: Path, path: Path) -> Path:
     }  # fmt: skip
     (path / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     (path / "state.safetensors").write_bytes(pack_state(model.state_dict(), values))
+    replace_file(path, "recipe.yaml", dump_recipe(learner.recipe).encode())
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 import zofc
 import zofc_device
 from device_bundles import FIRST, SECOND, Pair, make_lesson
+from zofc.export.reader import import_bundle
 from zofc_device.features import Extractor
 
 EPOCHS = ("optimize.peft.epochs=4", "optimize.head.epochs=3")  # of five steps
@@ -101,6 +103,18 @@ def test_lessons_end_with_the_answers_of_torch(
     }
     again = zofc_device.load(device.bundle.path)
     assert (again.predict_proba(asked) == device.predict_proba(asked)).all()
+
+
+@pytest.mark.parametrize("name", ["zofc/base", "zo-ridge/base"])
+def test_what_was_learned_returns_to_a_run(device_pair: Callable[..., Pair], tmp_path: Path, name: str) -> None:
+    _, device = device_pair(name, *(("ridge.projection=300",) if name.startswith("zo-ridge") else ()))
+    device.learn(SECOND)
+    import_bundle(device.bundle.path, tmp_path / "run")
+    learner = zofc.load(tmp_path / "run")
+    assert learner.classes == device.classes
+    asked = FIRST["ant"] + SECOND["dog"]
+    np.testing.assert_allclose(learner.predict_proba(asked), device.predict_proba(asked), atol=1e-4)
+    learner.learn(make_lesson("emu", "fox", images=6))
 
 
 def test_known_classes_are_refused_where_rows_are_trained(device_pair: Callable[..., Pair]) -> None:

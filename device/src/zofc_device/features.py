@@ -20,7 +20,7 @@ from zofc_device.runtime import Runtime
 from zofc_device.views import Views
 
 MOST_IMAGES = 8  # of a pass; more are no faster on a CPU
-NUMBERS = 24  # of float32 for each token and unit of width that are alive at once in a pass
+OWN_NUMBERS, POINT_NUMBERS = 40, 56  # float32 alive in a pass, for each token and unit of width; in each tangent again
 
 
 class Points(NamedTuple):
@@ -86,8 +86,8 @@ class Extractor:
             return MOST_IMAGES
         if tangents not in self._sizes:
             tokens, width = int(self.backbone["tokens"]), int(self.backbone["width"])
-            numbers = tokens * max(NUMBERS * width, tokens * width // 8)  # of the MLP, or of attention
-            image, resident = 4 * (1 + tangents) * numbers, resident_bytes()
+            numbers = tokens * width * max(tokens, 256) // 256  # beyond, attention needs most of it
+            image, resident = 4 * numbers * (OWN_NUMBERS + POINT_NUMBERS * (1 + tangents)), resident_bytes()
             room = (self.memory - resident) // image
             if room < 1:
                 least = -(-(resident + image) // 10**6)
