@@ -19,7 +19,7 @@ from PIL import Image
 import zofc_device
 from device_bundles import FIRST, SECOND, Pair, make_lesson, replace_file, write_folder
 from zofc_device import lesson as lesson_module
-from zofc_device.bundle import PROGRESS, STATE, Bundle
+from zofc_device.bundle import PROGRESS, STATE, Bundle, State
 from zofc_device.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -150,6 +150,18 @@ def test_another_lesson_waits_until_an_interrupted_one_is_finished_or_dropped(
     assert not (device.bundle.path / PROGRESS).exists()
 
 
+def test_an_interrupted_lesson_is_not_dropped_by_more_images_of_known_classes(
+    device_pair: Callable[..., Pair],
+) -> None:
+    _, device = device_pair("ridge/base")
+    state = device.bundle.read()
+    device.bundle.write(State(state.tensors, {**state.values, "lesson": "of others", "epoch": 0, "step": 1}), PROGRESS)
+    with pytest.raises(zofc_device.BundleError, match="was interrupted"):
+        device.learn(FIRST)
+    assert (device.bundle.path / PROGRESS).exists()
+    device.learn(FIRST, restart=True)
+
+
 def test_two_processes_do_not_learn_at_once(device_pair: Callable[..., Pair]) -> None:
     _, device = device_pair("simplecil/base")
     with device.bundle.lock(), pytest.raises(zofc_device.BundleError, match="another process is learning"):
@@ -194,6 +206,16 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "manifest of nothing": (lambda b: (b / "manifest.json").write_text("[]"), "not the manifest"),
     "another version": (lambda b: edit_manifest(b, version=2), "version 2; this zofc-device reads version 1"),
     "another method": (lambda b: edit_manifest(b, method={"name": "lae", "readout": "rows"}), "method.name"),
+    "manifest without sizes": (lambda b: edit_manifest(b, backbone={"width": 24}), "the manifest is damaged"),
+    "manifest of other groups": (lambda b: edit_manifest(b, optimize=3), "the manifest is damaged"),
+    "manifest of another readout": (
+        lambda b: edit_manifest(
+            b,
+            method={"name": "ridge", "readout": "ridge"},
+            ridge={"projection": 0, "budget": None, "strength_from": "all", "keep_features": 0},
+        ),
+        "does not fit the state",
+    ),
     "weights": (lambda b: flip(b / "weights.bin"), "weights.bin: damaged, its checksum differs"),
     "missing weights": (lambda b: (b / "weights.bin").unlink(), "weights.bin: No such file"),
     "graph": (lambda b: flip(b / "enter.onnx"), "enter.onnx: damaged, its checksum differs"),

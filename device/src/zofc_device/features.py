@@ -34,7 +34,8 @@ class Extractor:
     """Evaluates features of pixels (batch, s, s, 3)."""
 
     def __init__(self, runtime: Runtime, views: Views, backbone: dict[str, Any], memory: int | None = None) -> None:
-        self.runtime, self.views, self.backbone, self.memory = runtime, views, backbone, memory
+        self.runtime, self.views, self.memory = runtime, views, memory
+        self.tokens, self.width = int(backbone["tokens"]), int(backbone["width"])
         self._sizes: dict[int, int] = {}  # of micro-batches, by the number of tangents
 
     def frozen(self, pixels: Array, most: int = MOST_IMAGES) -> Array:
@@ -85,8 +86,7 @@ class Extractor:
         if self.memory is None:
             return MOST_IMAGES
         if tangents not in self._sizes:
-            tokens, width = int(self.backbone["tokens"]), int(self.backbone["width"])
-            numbers = tokens * width * max(tokens, 256) // 256  # beyond, attention needs most of it
+            numbers = self.tokens * self.width * max(self.tokens, 256) // 256  # beyond, attention needs most of it
             image, resident = 4 * numbers * (OWN_NUMBERS + POINT_NUMBERS * (1 + tangents)), resident_bytes()
             room = (self.memory - resident) // image
             if room < 1:

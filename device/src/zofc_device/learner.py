@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from zofc_device.bundle import PROGRESS, STATE, Bundle, BundleError, State
+from zofc_device.bundle import PROGRESS, REMEDY, STATE, Bundle, BundleError, State
 from zofc_device.directions import Array
 from zofc_device.features import Extractor
 from zofc_device.images import ImageError, Images, OneOrMore, list_images, open_images
@@ -54,12 +54,17 @@ class Learner:
         self, path: str | Path, memory: int | None = None, threads: int | None = None, say: Say = lambda _: None
     ) -> None:
         """Open a bundle; `memory` in bytes limits the micro-batches, `say` receives messages while learning."""
-        self.bundle, self.say = Bundle(path), say
-        manifest = self.bundle.manifest
-        self.runtime = Runtime(self.bundle, threads)
-        self.extractor = Extractor(self.runtime, Views.of(manifest["views"]), manifest["backbone"], memory)
-        predict_only = set(self.runtime.graphs) == {"predict"}
-        self.model = None if predict_only else Model(self.bundle, self.extractor, self.bundle.read())
+        self.say = say
+        try:
+            self.bundle = Bundle(path)
+            manifest, self.runtime = self.bundle.manifest, Runtime(self.bundle, threads)
+            self.extractor = Extractor(self.runtime, Views.of(manifest["views"]), manifest["backbone"], memory)
+            predict_only = set(self.runtime.graphs) == {"predict"}
+            self.model = None if predict_only else Model(self.bundle, self.extractor, self.bundle.read())
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise BundleError(
+                f"{path}: the manifest is damaged, or does not fit the state ({error!r}); {REMEDY}"
+            ) from error
 
     @classmethod
     def load(cls, path: str | Path, memory: int | None = None, threads: int | None = None) -> Learner:
@@ -94,7 +99,7 @@ class Learner:
             for fresh in (True, False):
                 if len(chosen := np.flatnonzero((labels >= known) == fresh)):
                     lesson = Lesson(model, Images(images.items[i] for i in chosen), labels[chosen], self.say)
-                    lesson.train(new) if fresh else lesson.include_more()
+                    lesson.train(new) if fresh else lesson.include_more(alone=not new)
             when = datetime.now(UTC).isoformat(timespec="seconds")
             entry = {"classes": names, "images": len(images), "tasks": int(bool(new)), "when": when}
             model.values["lessons"] = [*values.get("lessons", ()), entry]

@@ -121,9 +121,11 @@ class Lesson:
             model.calibration = calibrate(sample, model.tasks[-1].start, counts, model.calibration)
         self._recalibrate()
 
-    def include_more(self) -> None:
-        """Include the images, of known classes, in a readout in closed form."""
+    def include_more(self, alone: bool) -> None:
+        """Include the images, of known classes, in a readout in closed form; `alone`, without a task before."""
         model = self.model
+        if alone:
+            self._saved("")  # refuses to drop another lesson
         self._include(self.everything)
         if self.calibrates and not self._recalibrate():
             counts = np.bincount(self.labels, minlength=len(model.classes))

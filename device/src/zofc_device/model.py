@@ -44,9 +44,7 @@ class Model:
         self.plans = {name: Plan.of(name, group) for name, group in self.settings["optimize"].items()}
         self.ridges = self._make_ridges()
         self.means = "means." if self.name == "simplecil" else "sums." if self.method.get("prototypes") else None
-        known = [*self.adapter, *(name for ridge in self.ridges.values() for name in ridge.state())]
-        missing = [name for name in known if name not in self.tensors]
-        if missing:
+        if missing := [name for name in self.adapter if name not in self.tensors]:
             raise BundleError(f"{bundle.path}: the state has no tensor '{missing[0]}'; restore it from a copy")
 
     def _make_ridges(self) -> dict[str, Ridge]:
