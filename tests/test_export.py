@@ -284,7 +284,7 @@ def test_only_bundles_are_replaced(run: Path, copied: Path, tmp_path: Path) -> N
     state = bundle.read_state(copied)
     learned = {**state.values, "lessons": [{"classes": ["fox"], "images": 3}]}
     (copied / bundle.STATE_TENSORS).write_bytes(bundle.pack_state(state.tensors, learned))
-    with pytest.raises(BundleError, match="has learned 1 lessons since"):
+    with pytest.raises(BundleError, match="has learned since its export"):
         export_run(run, copied)
     (copied / bundle.STATE_TENSORS).write_bytes(bundle.pack_state(state.tensors, state.values))
     export_run(run, copied, predict_only=True)
@@ -323,6 +323,8 @@ def test_a_run_comes_back_as_it_was(exported: Path, run: Path, tmp_path: Path) -
     assert one.classes == other.classes and one.model.tasks == other.model.tasks
     mine, theirs = one.model.state_dict(), other.model.state_dict()
     assert mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
+    result = export_run(tmp_path / "back", tmp_path / "again", predict_only=True)
+    assert result.agreement == "it is a saved model, which has no test images"
     rows = [load_checkpoint(open_run(path)).progress.rows for path in (run, tmp_path / "back")]
     assert rows[0] == rows[1] and len(rows[0]) == 2
 
@@ -370,10 +372,14 @@ def damaged(path: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
         content[-1] ^= 1
         return lambda: (path / name).write_bytes(content)
 
+    def fill() -> Callable[[], Any]:
+        content = bundle.pack_state({**state.tensors, "head.sigma": torch.tensor(float("nan"))}, state.values)
+        return lambda: (path / "state.safetensors").write_bytes(content)
+
     yield "version 2 of the format; this zofc reads version 1", write(version=2)
     yield "not the manifest of a bundle", write(format="other")
     yield "does not list the files", write(files=None)
-    yield "is not the name of a file", write(files={"../x": {}})
+    yield "is not the name of a file", write(files={**manifest["files"], "../x": {}})
     yield "manifest.json: damaged, it is not JSON", lambda: (path / "manifest.json").write_text("{")
     yield "other weights than those of the backbone", write(backbone={"checksum": "0"})
     yield "its accuracies cannot be read", write(run=None)
@@ -384,6 +390,8 @@ def damaged(path: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "state.safetensors: damaged, it cannot be read", lambda: (path / "state.safetensors").write_bytes(b"{}")
     yield "its names of classes are none", pack(classes=["a", "a"])
     yield "its tasks are not ranges", pack(tasks=[[0, 9]])
+    yield "its calibration has no scale", pack(calibration={"scale": 0, "images": 3})
+    yield "'head.sigma' holds values that are not finite", fill()
     yield "does not fit the recipe of the bundle", pack(tasks=[[0, 3], [3, 4]])
     yield "a lesson is under way", lambda: (path / "progress.safetensors").write_bytes(b"")
 

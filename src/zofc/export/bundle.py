@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from zofc.errors import BundleError
 from zofc.paths import explain_os_error
+from zofc.runfolder.nested import is_count, is_number
 
 BUNDLE_FORMAT, FORMAT_VERSION = "zofc-bundle", 1
 STATE_FORMAT = "zofc-bundle-state"
@@ -72,8 +73,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise BundleError(f"{file}: not the manifest of a bundle: its format is not {BUNDLE_FORMAT}")
     if (version := manifest.get("version")) != FORMAT_VERSION:
         raise BundleError(f"{file}: version {version!r} of the format; this zofc reads version {FORMAT_VERSION}")
-    files = manifest.get("files")
-    if not isinstance(files, dict) or not all(isinstance(entry, dict) for entry in files.values()):
+    files: Any = manifest.get("files")
+    listed = isinstance(files, dict) and all(isinstance(entry, dict) for entry in files.values())
+    if not listed or not {WEIGHTS_FILE, BUNDLE_RECIPE} <= files.keys():
         raise BundleError(f"{file}: damaged, it does not list the files of the bundle; {ANEW}")
     for name, entry in files.items():
         _check_file(path, name, entry)
@@ -127,6 +129,9 @@ def read_state(path: Path) -> BundleState:
         raise BundleError(f"{file}: damaged, it cannot be read; restore it from a copy") from error
     if metadata.get("checksum") != state_tensors_checksum(tensors):
         raise BundleError(f"{file}: damaged, its checksum differs; restore it from a copy")
+    for name, value in tensors.items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise BundleError(f"{file}: damaged, '{name}' holds values that are not finite; restore it from a copy")
     _check_values(file, values)
     return BundleState(tensors, values)
 
@@ -141,15 +146,23 @@ def _check_values(file: Path, values: Any) -> None:
     pairs = isinstance(tasks, list) and all(_is_list(task, int) and len(task) == 2 for task in tasks)
     if not pairs or not tasks or not all(0 <= start <= stop <= len(classes) for start, stop in tasks):
         raise BundleError(f"{file}: damaged, its tasks are not ranges of its classes; restore it from a copy")
+    fitted = values.get("calibration")
+    if fitted is not None and not _is_calibration(fitted):
+        raise BundleError(f"{file}: damaged, its calibration has no scale; restore it from a copy")
+
+
+def _is_calibration(value: Any) -> bool:
+    if not isinstance(value, dict) or value.keys() != {"scale", "images"}:
+        return False
+    return is_number(value["scale"]) and value["scale"] > 0 and is_count(value["images"])
 
 
 def _is_list(value: Any, kind: type) -> bool:
     return isinstance(value, list) and all(isinstance(each, kind) for each in value)
 
 
-def count_lessons(path: Path) -> int:
-    """How many lessons a bundle has learned since it was exported."""
-    if not (path / STATE_TENSORS).exists():
-        return 0
-    lessons: Sequence[Any] = read_state(path).values.get("lessons") or ()
-    return len(lessons)
+def has_learned(path: Path) -> bool:
+    """Whether a bundle has learned something since it was exported, or is about to."""
+    if (path / UNFINISHED_LESSON).exists():
+        return True
+    return (path / STATE_TENSORS).exists() and bool(read_state(path).values.get("lessons"))

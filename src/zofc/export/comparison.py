@@ -13,7 +13,7 @@ from torch import Tensor
 
 from zofc.data import ImageSet
 from zofc.data.views import normalise
-from zofc.errors import ZofcError
+from zofc.errors import RunError, ZofcError
 from zofc.recipe import Recipe
 from zofc.runfolder.progress import Progress
 from zofc.training.incremental_model import IncrementalModel
@@ -57,6 +57,8 @@ def compare_predictions(
 
 def _test_images(recipe: Recipe, progress: Progress) -> Iterator[ImageSet]:
     """Test images of the tasks learned, evenly chosen, as many as are compared."""
+    if progress.inherited == progress.done:
+        raise RunError("it is a saved model, which has no test images")
     stream = open_stream(recipe, lambda _: None, progress)
     sets = [images for _, images in stream.evaluation(stream.tasks[progress.done - 1]) if len(images)]
     step = -(-sum(map(len, sets)) // MOST_COMPARED)

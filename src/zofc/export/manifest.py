@@ -66,7 +66,7 @@ def describe_model(model: IncrementalModel, recipe: Recipe, history: Progress, p
     return {
         "format": BUNDLE_FORMAT, "version": FORMAT_VERSION, "zofc": zofc.__version__,
         "created": datetime.now(UTC).isoformat(timespec="seconds"), "precision": precision, "opset": OPSET,
-        "backbone": {**model.backbone.describe(), **_entrance(model)},
+        "backbone": {**model.backbone.describe(), "name": recipe.backbone.name, **_entrance(model)},
         "views": {
             "mean": test.mean, "std": test.std, "size": test.size, "resize_to": test.resize_to,
             "interpolation": test.interpolation, "augment": recipe.views.augment, "scale": train.scale,

@@ -24,9 +24,10 @@ from zofc.export.manifest import adapter_moves, check_exportable, describe_graph
 from zofc.methods import Method
 from zofc.methods.ridge import RidgeSettings
 from zofc.model.ridge import RidgeHead
+from zofc.paths import explain_os_error
 from zofc.recipe import change_recipe, dump_recipe
 from zofc.runfolder import open_run
-from zofc.runfolder.files import explain_os_errors, json_text
+from zofc.runfolder.files import json_text
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import check_recipe, require_plugins
 from zofc.training.saved_models import finished_checkpoint
@@ -132,9 +133,9 @@ def _check_target(target: Path) -> None:
         return
     if not bundle.is_bundle(target):
         raise BundleError(f"{target}: exists and is not a bundle; choose another folder with --output")
-    if lessons := bundle.count_lessons(target):
+    if bundle.has_learned(target):
         raise BundleError(
-            f"{target}: this bundle has learned {lessons} lessons since its export, which would be lost; keep them "
+            f"{target}: this bundle has learned since its export, which would be lost; keep it "
             f"with: zofc import {target} -o RUN, then remove it or choose another folder with --output"
         )
 
@@ -143,14 +144,16 @@ def _check_target(target: Path) -> None:
 def _new_folder(target: Path) -> Iterator[Path]:
     """A folder that takes the place of `target` when the block ends well, and is gone otherwise."""
     folder, old = (target.with_name(f".{target.name}.{os.getpid()}.{end}") for end in ("new", "old"))
-    with explain_os_errors(target):
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
         folder.mkdir(parents=True)
-        try:
-            yield folder
-            if target.exists():
-                target.rename(old)
-            folder.rename(target)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-            shutil.rmtree(old, ignore_errors=True)
+        yield folder
+        if target.exists():
+            target.rename(old)
+        folder.rename(target)
+    except OSError as error:
+        reason = explain_os_error(error)
+        raise BundleError(f"{target}: cannot be written ({reason}); choose another folder with --output") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
