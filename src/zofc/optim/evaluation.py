@@ -168,7 +168,9 @@ def estimate_gradient(
     """The estimate ĝ with the mean loss over its points and, if asked for, the hits at the center, or else at a point
     ε away from it whose features have been evaluated anyway."""
     weights, losses = coefficients(method, labels, query, features)
-    return Gradient(combine(query, weights), losses.mean(), _center_hits(method, labels, features) if hits else None)
+    shares = direction_shares(query, weights)
+    values = weigh_directions(query.space, query.vectors, shares)
+    return Gradient(values, losses.mean(), _center_hits(method, labels, features) if hits else None, shares)
 
 
 def coefficients(method: Objective, labels: Tensor, query: Query, features: PointFeatures) -> tuple[Tensor, Tensor]:
@@ -192,10 +194,19 @@ def coefficients(method: Objective, labels: Tensor, query: Query, features: Poin
 def combine(query: Query, weights: Tensor) -> dict[str, Tensor]:
     """ĝ = (1/Q) Σ_q c_q Δ_q (Algorithm 1, line 13) by parameter name, from the coefficients c_q; with a direction for
     each image also the mean over images."""
-    vectors = query.vectors.flatten(0, -2)
+    return weigh_directions(query.space, query.vectors, direction_shares(query, weights))
+
+
+def direction_shares(query: Query, weights: Tensor) -> Tensor:
+    """The shares c_q / Q of the directions in an estimate, (queries · [batch],) in the type of the parameters; with a
+    direction for each image also over their number."""
     dtype = next(iter(query.space.tensors.values())).dtype
-    shares = (weights.reshape(-1) / weights.numel()).to(dtype).to(vectors.device)  # not every device has float64
-    return query.space.split(shares @ vectors.to(dtype))
+    return (weights.reshape(-1) / weights.numel()).to(dtype).to(query.vectors.device)  # not every device has float64
+
+
+def weigh_directions(space: Space, vectors: Tensor, shares: Tensor) -> dict[str, Tensor]:
+    """Σ_q s_q Δ_q by parameter name."""
+    return space.split(shares @ vectors.flatten(0, -2).to(shares.dtype))
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from zofc.optim.directions import Directions, Space
-from zofc.optim.optimizers import GroupOptimizer
+from zofc.optim.optimizers import GroupOptimizer, Update
 from zofc.recipe import Group
 
 BESIDE = "zeroth."  # before the names of the other optimizer's state
@@ -30,13 +30,14 @@ class LengthMatchedOptimizer(GroupOptimizer):
         self.zeroth = GroupOptimizer({name: torch.zeros_like(value) for name, value in parameters.items()}, plan)
 
     @torch.no_grad()
-    def move(self, gradient: Mapping[str, Tensor], epoch: int, step: int = 0) -> bool:
+    def move(self, gradient: Mapping[str, Tensor], epoch: int, step: int = 0) -> Update | None:
         """θ ← θ + ‖zeroth-order step‖ · own step / ‖own step‖."""
         space, other = Space(self.parameters), Space(self.zeroth.parameters)
         start = space.center
         estimate = self.estimate(gradient, step)
-        if not super().move(gradient, epoch, step):
-            return False
+        update = super().move(gradient, epoch, step)
+        if update is None:
+            return None
         for name, value in space.split(start).items():  # weight decay, if any, pulls both alike
             self.zeroth.parameters[name].copy_(value)
         self.zeroth.move(estimate, epoch, step)
@@ -45,7 +46,7 @@ class LengthMatchedOptimizer(GroupOptimizer):
         own *= length / torch.linalg.vector_norm(own).clamp_min(torch.finfo(own.dtype).tiny)
         for name, value in space.split(start + own).items():
             self.parameters[name].copy_(value)
-        return True
+        return update
 
     def estimate(self, gradient: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:
         """ĝ = (1/Q) Σ_q ⟨g, Δ_q⟩ Δ_q, by parameter; a tensor without a gradient counts as zero."""

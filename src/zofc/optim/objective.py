@@ -42,6 +42,7 @@ class Gradient(NamedTuple):
     values: dict[str, Tensor]  # by parameter name
     loss: Tensor  # mean over the batch
     hits: Tensor | None  # None: not computed
+    shares: Tensor | None = None  # of each direction in an estimate, with which it describes the step
 
     def of(self, names: Iterable[str]) -> dict[str, Tensor]:
         """The part of these parameters."""

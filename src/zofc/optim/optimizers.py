@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,13 @@ from zofc.recipe import Group
 
 _ADAM = ("step", "exp_avg", "exp_avg_sq")
 STATE_ENTRIES = {"adam": _ADAM, "adamw": _ADAM, "sgd": ("momentum_buffer",), "sign": ("momentum_buffer",)}
+
+
+class Update(NamedTuple):
+    """What a step took of its gradient."""
+
+    rate: float  # the learning rate
+    scale: float  # the factor of the clip, 1 where it was short enough
 
 
 class GroupOptimizer:
@@ -36,25 +43,30 @@ class GroupOptimizer:
             return plan.lr * math.cos(0.99 * math.pi / 2 * epoch / max(plan.epochs - 1, 1))
         return plan.min_lr + (plan.lr - plan.min_lr) * (1 + math.cos(math.pi * epoch / plan.epochs)) / 2
 
-    def move(self, gradient: Mapping[str, Tensor], epoch: int, step: int = 0) -> bool:  # noqa: ARG002
+    def move(self, gradient: Mapping[str, Tensor], epoch: int, step: int = 0) -> Update | None:  # noqa: ARG002
         """θ ← θ − η clip(g), with the momentum or moments of the plan's optimizer; a tensor without a gradient stays as
-        it is. If the gradient is not finite, nothing is changed and the result is False. `step` counts within the task
+        it is. If the gradient is not finite, nothing is changed and the result is None. `step` counts within the task
         and names random directions, where there are any."""
         parts = list(gradient.values())
         norms = torch._foreach_norm(parts) if parts else ()
         norm = float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0  # over the whole set
         if not math.isfinite(norm):
-            return False
+            return None
         clip = self.plan.clip
-        scale = clip / norm if clip is not None and norm > clip else 1.0
-        scaled = torch._foreach_mul(parts, scale) if scale < 1 and parts else parts
+        update = Update(self.learning_rate(epoch), clip / norm if clip is not None and norm > clip else 1.0)
+        self.apply(gradient, update)
+        return update
+
+    def apply(self, gradient: Mapping[str, Tensor], update: Update) -> None:
+        """Take a step whose learning rate and factor of the clip are known."""
+        parts = list(gradient.values())
+        scaled = torch._foreach_mul(parts, update.scale) if update.scale < 1 and parts else parts
         for name, g in zip(gradient, scaled, strict=True):
             self.parameters[name].grad = g.sign() if self.plan.optimizer == "sign" else g
         for settings in self.optimizer.param_groups:
-            settings["lr"] = self.learning_rate(epoch)
+            settings["lr"] = update.rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return True
 
     def allocate_state(self) -> None:
         """Take a step with zero gradients, so that the optimizer creates its state; weight decay still applies."""

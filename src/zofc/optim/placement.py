@@ -14,10 +14,10 @@ method and any choice of orders.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from zofc.optim.chunking import Chunking
 from zofc.optim.execution import BatchExecution, Execution
 from zofc.optim.graphs import RECORDING_STEPS
 from zofc.optim.objective import Gradient, Objective
-from zofc.optim.optimizers import GroupOptimizer
+from zofc.optim.optimizers import GroupOptimizer, Update
 from zofc.optim.sets import Groups, ParameterSet, ZerothOrderSet, first_order_set, zeroth_order_sets
 from zofc.recipe import Group
 
@@ -39,6 +39,16 @@ class StepReport:
 
     loss: float
     accuracy: float
+
+
+class SetMove(NamedTuple):
+    """A step of a zeroth-order set, which follows from this and the seed."""
+
+    part: ZerothOrderSet
+    epoch: int
+    step: int
+    shares: Tensor  # of its directions, which a later step may overwrite
+    update: Update | None  # None: it was skipped, since the loss or the estimate was not finite
 
 
 class Placement:
@@ -57,6 +67,7 @@ class Placement:
         self.first = first_order_set(groups, plans, seed, task)
         self.zeroth = zeroth_order_sets(groups, plans, method.in_features, seed, task)
         self.execution = Execution(method, self.first, (seed, "task", task), graphs)
+        self.on_move: Callable[[SetMove], None] | None = None  # is shown each step of a zeroth-order set
 
     def step(
         self, images: Tensor, labels: Tensor, epoch: int, step: int, active: ActiveSets | None = None
@@ -69,21 +80,25 @@ class Placement:
         reports: list[StepReport] = []
         if first:
             # lines 2–3: ψ ← ψ − η_ψ ∇_ψ L(φ, ψ; B)
-            reports.append(move(first.values(), batch.gradient(first, sets)))
+            reports.append(move(first.values(), batch.gradient(first, sets))[0])
         for part in sets:
             # lines 5–14, at the updated ψ: φ ← φ − η_φ clip(ḡ) with ḡ = (1/Q) Σ_q (L⁺ − L⁻) / 2ε · Δ_q
-            reports.append(move([part.optimizer], batch.estimate(part, hits=not reports)))
+            estimate = batch.estimate(part, hits=not reports)
+            report, (update,) = move([part.optimizer], estimate)
+            reports.append(report)
+            if self.on_move is not None and estimate.shares is not None:
+                self.on_move(SetMove(part, epoch, step, estimate.shares, update))
         return next((report for report in reports if not math.isfinite(report.loss)), reports[0])
 
     def _move(
-        self, optimizers: Iterable[GroupOptimizer], gradient: Gradient, images: int, epoch: int, step: int
-    ) -> StepReport:
+        self, optimizers: Collection[GroupOptimizer], gradient: Gradient, images: int, epoch: int, step: int
+    ) -> tuple[StepReport, list[Update | None]]:
         """Lines 3 and 14: θ ← θ − η clip(g). If the loss or g is not finite, nothing moves, and the report says so."""
         loss, hits = _to_host(gradient.loss, gradient.hits)
+        updates: list[Update | None] = [None] * len(optimizers)
         if math.isfinite(loss):
-            moved = [each.move(gradient.of(each.parameters), epoch, step) for each in optimizers]
-            loss = loss if all(moved) else math.nan
-        return StepReport(loss, hits / images)
+            updates = [each.move(gradient.of(each.parameters), epoch, step) for each in optimizers]
+        return StepReport(math.nan if None in updates and math.isfinite(loss) else loss, hits / images), updates
 
     # -- what moves, and when -----------------------------------------------------------------------------------------
 
