@@ -19,9 +19,11 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/advice/features.py",
     "src/zofc/advice/recommend.py",
     "src/zofc/analysis/group_examination.py",
+    "src/zofc/analysis/replay.py",
     "src/zofc/cli/cache.py",
     "src/zofc/cli/export.py",
     "src/zofc/cli/recommend.py",
+    "src/zofc/cli/replay.py",
     "src/zofc/cli/teach.py",
     "src/zofc/data/decode_cache.py",
     "src/zofc/data/formats.py",
@@ -69,6 +71,8 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/report/predictions.py",
     "src/zofc/runfolder/contents.py",
     "src/zofc/runfolder/event_fields.py",
+    "src/zofc/runfolder/journal.py",
+    "src/zofc/runfolder/journal_records.py",
     "src/zofc/runfolder/kept_features.py",
     "src/zofc/runfolder/progress.py",
     "src/zofc/runfolder/tensors.py",
@@ -78,6 +82,7 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/training/loss_check.py",
     "src/zofc/training/overrides.py",
     "src/zofc/training/pacing.py",
+    "src/zofc/training/run_journal.py",
     "src/zofc/training/saved_models.py",
     "src/zofc/training/typicality.py",
 }
@@ -91,6 +96,7 @@ GROWN = {  # lines that features since version 0.1 added to older files
     "directions drawn ahead, kernels of value and tangents, shapes that an export leaves open": 73,  # optim
     "grids, searched rates, photographs and kinds of tries": 75,  # evidence
     "bundles that cannot be used": 4,  # errors
+    "steps that a journal can say": 70,  # optim, training, runfolder
     "kills, damage and second processes, which do no harm": 240,  # runfolder, training
     "hostile files and settings, refused by their names": 225,  # data, model, recipe, cli
 }

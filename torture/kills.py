@@ -39,6 +39,7 @@ COMPARED = (
     "steps",
     "trained",
     "calibration",
+    "journal",
 )
 
 
@@ -58,7 +59,7 @@ def tensor_digests(path: Path) -> dict[str, str]:
 
 
 def fingerprint(run: Path) -> dict[str, Any]:
-    """What must not depend on kills: accuracies, metrics but times, the tensors of checkpoint and tasks."""
+    """What must not depend on kills: accuracies, metrics but times, journal, the tensors of checkpoint and tasks."""
     state = json.loads((run / "checkpoint" / "state.json").read_text("utf-8"))
     metrics = json.loads((run / "metrics.json").read_text("utf-8"))
     files = [state["tensors"], *state.get("large", {}).values()]
@@ -68,6 +69,7 @@ def fingerprint(run: Path) -> dict[str, Any]:
         "state": {key: state.get(key) for key in COMPARED},
         "tensors": [tensor_digests(run / "checkpoint" / file) for file in files],
         "kept": {path.name: tensor_digests(path) for path in sorted((run / "tasks").glob("*.safetensors"))},
+        "journal": [digest(path.read_bytes()) for path in run.glob("journal.bin")],
     }
 
 

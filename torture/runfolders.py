@@ -32,6 +32,7 @@ READERS = (
     "compare",
     "diagnose",
     "forget",
+    "replay",
 )
 DEEP = b"[" * 100_000
 SAME = 1e-5  # probabilities that differ by less are the same answer
@@ -69,6 +70,7 @@ def read_words(case: Case, reader: str, origin: Path) -> list[str]:
         "compare": ["compare", "run", str(origin)],
         "diagnose": ["diagnose", "run/recipe.yaml", "--batches", "1", "--queries", "1"],
         "forget": ["forget", "run", "ant", "-o", "less"],
+        "replay": ["replay", "run", "--check", "-o", "replayed.safetensors"],
     }[reader]
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 # isort: off
-from zofc.cli import run, recommend, catalog, show, model, teach, export, analyse, reproduce, cache  # noqa: F401  (as `zofc --help` lists them)
+from zofc.cli import run, recommend, catalog, show, model, teach, export, analyse, replay, reproduce, cache  # noqa: F401  (as `zofc --help` lists them)
 # isort: on
 
 from zofc.cli.application import app, err, is_override, out, print_error

@@ -17,6 +17,7 @@ ADDED_LATER: dict[str, dict[str, Any]] = {  # keys younger than version 0.1, wit
         "calibrate": True,
         "fixed_batches": False,
         "keep_features": False,
+        "journal": True,
     },
 }
 ADDED_TO_GROUPS: dict[str, Any] = {"tasks": None, "length": "own"}  # the same, in every group of `optimize`

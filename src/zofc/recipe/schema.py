@@ -307,6 +307,9 @@ class TrainingSettings(Strict):
         description="keep features of test images with the run, where they are final: a resumed run and zofc learn "
         "compute none of them again",
     )
+    journal: bool = Field(
+        True, description="keep the coefficients of every zeroth-order step with the run, which zofc replay reads"
+    )
     keep_tasks: bool = Field(False, description="keep what was trained after each task, which zofc flatness measures")
     loggers: tuple[str, ...] = Field((), description="tensorboard, wandb, mlflow: extras, to be installed apart")
 

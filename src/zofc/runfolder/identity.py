@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from zofc.recipe import Recipe
 
 EXECUTION = (  # settings of a recipe's training section
-    "device", "threads", "workers", "cache", "loggers", "checkpoint_minutes", "keep_tasks", "keep_features", "graphs",
-    "compile", "recompute", "memory", "check_adapter", "calibrate",
+    "device", "threads", "workers", "cache", "loggers", "checkpoint_minutes", "keep_tasks", "keep_features", "journal",
+    "graphs", "compile", "recompute", "memory", "check_adapter", "calibrate",
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 RECIPE_FILE = "recipe.yaml"  # makes a folder a run folder
 ENVIRONMENT_FILE = "environment.json"
 EVENTS_FILE = "events.jsonl"
+JOURNAL_FILE = "journal.bin"
 MATRIX_FILE = "matrix.json"
 METRICS_FILE = "metrics.json"
 SKIPPED_FILE = "skipped.json"

@@ -48,6 +48,7 @@ class Progress:
     trained: dict[str, int] = field(default_factory=dict)  # parameters moved, per group
     peak_memory: list[int] = field(default_factory=list)  # per task, bytes
     calibration: dict[str, Any] | None = None  # of the probabilities, if they are calibrated
+    journal: tuple[int, int] | None = None  # length of the journal in bytes and its checksum, if there is one
 
     @property
     def position(self) -> dict[str, int]:
@@ -105,6 +106,8 @@ def _check(progress: Progress) -> None:
         raise ValueError(
             f"done: {progress.done} of {len(progress.tasks)} tasks, {progress.inherited} of them inherited"
         )
+    if progress.journal is not None and not all(0 <= number <= LARGEST for number in progress.journal):
+        raise ValueError(f"journal: expected a length and a checksum, got {progress.journal}")
     if len(set(progress.classes)) < len(progress.classes):
         raise ValueError("classes: a name is there twice")
     for start, stop in progress.tasks:

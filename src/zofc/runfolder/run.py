@@ -346,7 +346,7 @@ class Run:
         if (self.path / names.CHECKPOINT_FOLDER).exists():
             return
         files = names.RECIPE_FILE, names.ENVIRONMENT_FILE, names.EVENTS_FILE, names.SKIPPED_FILE, names.LOCK_FILE
-        for name in files:
+        for name in (*files, names.JOURNAL_FILE):
             with suppress(OSError):
                 (self.path / name).unlink()
         for folder in (self.path, self.path.parent):

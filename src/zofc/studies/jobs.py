@@ -33,7 +33,7 @@ RESULT_KEYS = (
     "trainable_parameters", "steps",
 )  # fmt: skip
 ENVIRONMENT_KEYS = ("python", "torch", "timm", "device_name")
-NOT_COST = ("checkpoint_minutes", "keep_features", "keep_tasks", "loggers")  # of training, without effect on a step
+NOT_COST = ("checkpoint_minutes", "journal", "keep_features", "keep_tasks", "loggers")  # no effect on a step
 SAVE_SECONDS = 20.0  # that a process may take to save its run
 CellRow = dict[str, Any]
 

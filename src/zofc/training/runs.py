@@ -108,7 +108,7 @@ def extend_run(path: Path, source: str, output: Path | None = None, overrides: S
     if not is_free(new.path):
         raise RunError(f"{new} is not empty and holds no run of this kind; choose a new folder with --output")
     progress = checkpoint.progress
-    progress.inherited = progress.done
+    progress.inherited, progress.journal = progress.done, None  # the new run begins a journal of its own
     progress.recipe = settings_digest(extended.model_dump(mode="json"))
     check_recipe(extended)
     open_stream(extended, lambda _: None, progress)  # refuses what cannot be learned, before anything is written

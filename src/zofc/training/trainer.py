@@ -14,6 +14,7 @@ from zofc.metrics import AccuracyMatrix, summary
 from zofc.runfolder import Run
 from zofc.runfolder.checkpoint import Checkpoint, keep_task, load_checkpoint, save_checkpoint
 from zofc.runfolder.events import EventLog
+from zofc.runfolder.journal import JournalPosition
 from zofc.runfolder.kept_features import FeatureFile
 from zofc.runfolder.progress import Progress
 from zofc.training.device import environment, pick_device, set_up
@@ -23,6 +24,7 @@ from zofc.training.incremental_model import IncrementalModel
 from zofc.training.loggers import make_loggers
 from zofc.training.pacing import CheckpointPacing
 from zofc.training.resolve import AnyStream, check_recipe, open_stream, plugins_used, require_plugins
+from zofc.training.run_journal import RunJournal
 from zofc.training.signals import StopRequest, stop_signals
 from zofc.training.task import LEAST_SAVED, TaskTraining
 from zofc.units import format_duration
@@ -45,6 +47,7 @@ class Trainer:
         self.began = False
         self.tests: dict[int, Loader] = {}  # by group, those that keep their images
         self.features: dict[int, FeatureMemory] = {}  # by group, of the test images
+        self.journal: RunJournal | None = None  # of zeroth-order steps, if the recipe keeps one
 
     def run(self) -> dict[str, Any]:
         """Train what is left of the run; returns its metrics."""
@@ -66,6 +69,8 @@ class Trainer:
                     self.folder.discard_if_empty()
                 raise
             finally:
+                if self.journal is not None:
+                    self.journal.close()
                 self.events.close()
 
     def _run(self, request: StopRequest) -> dict[str, Any]:
@@ -78,6 +83,8 @@ class Trainer:
         model = IncrementalModel(self.recipe, device)
         model.method.expect(len(stream.tasks))
         self._record_environment(stream, model, checkpoint)
+        if self.recipe.training.journal:
+            self.journal = RunJournal(self.folder, self.recipe.seed, device)
         optimizers = self._restore(model, stream, checkpoint) if checkpoint else {}
         self._announce("run_resumed" if checkpoint else "run_started", stream, model)
         self.began = True
@@ -127,6 +134,8 @@ class Trainer:
         )
         if optimizers is None:
             training.begin()
+        if self.journal is not None:
+            self.journal.follow(training.placement, training.index, resumed=optimizers is not None)
         for seconds in training.run():
             progress.task_seconds += seconds
             progress.task_steps += 1
@@ -138,7 +147,7 @@ class Trainer:
         if self.pacing.affordable:
             self._save(model, training)
         clock = time.perf_counter()
-        training.end()
+        self._end(training)
         progress.task_seconds += time.perf_counter() - clock
         progress.train_seconds += progress.task_seconds
         progress.steps += progress.task_steps
@@ -157,6 +166,14 @@ class Trainer:
         progress.learned, progress.epoch, progress.step = True, training.epoch, 0
         if self.pacing.affordable:
             self._save(model, None)
+
+    def _end(self, training: TaskTraining) -> None:
+        """Let the method finish the task, between what the journal has of it before and after."""
+        if self.journal is not None:
+            self.journal.end_steps()
+        training.end()
+        if self.journal is not None:
+            self.journal.end_task()
 
     def _resume(self, training: TaskTraining, optimizers: dict[str, Any]) -> None:
         """Continue inside a task, where a checkpoint was taken."""
@@ -252,6 +269,7 @@ class Trainer:
             self._note_size(training)
             optimizers = training.placement.state()
         clock = time.perf_counter()
+        progress.journal = None if self.journal is None else self.journal.commit()
         save_checkpoint(self.folder, progress, model.state_dict(), optimizers)
         if text := self.pacing.note_save(time.perf_counter() - clock):
             self._notice(text)
@@ -264,6 +282,8 @@ class Trainer:
         if list(stream.classes[: len(progress.classes)]) != progress.classes:
             raise RunError(f"{self.folder} learned other classes than the data now has; was the data set changed?")
         self.progress = progress
+        if self.journal is not None and progress.journal is not None:
+            self.journal.resume(JournalPosition(*progress.journal))
         model.restore(progress.classes, progress.tasks, checkpoint.method, progress.calibration)
         return checkpoint.optimizers
 
