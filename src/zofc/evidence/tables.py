@@ -10,6 +10,7 @@ from typing import Any
 
 from zofc.errors import RunError, nearest
 from zofc.evidence.demo import demo_table
+from zofc.evidence.devices import device_table, install_table, streams_table
 from zofc.evidence.estimators import estimators_table
 from zofc.evidence.photographs import photographs_table
 from zofc.evidence.robustness import torture_table
@@ -155,6 +156,9 @@ DOCUMENT_TABLES: dict[str, Callable[[Path], Grid | str]] = {
     "answers table": lambda root: answers_table(result_rows(root / "results" / "predict.json")),
     "calibration table": lambda root: calibration_table(result_rows(root / "results" / "calibration.json")),
     "photographs table": lambda root: photographs_table(result_rows(root / "results" / "photographs.json")),
+    "device table": lambda root: device_table(result_rows(root / "results" / "device.json")),
+    "installed sizes": lambda root: install_table(result_rows(root / "results" / "device.json")),
+    "device streams": lambda root: streams_table(result_rows(root / "results" / "device_streams.json")),
     "torture table": lambda root: torture_table(result_rows(root / "results" / "torture.json")),
     "all settings": lambda _root: settings_tables(),
 }

@@ -1,0 +1,243 @@
+"""Learning on ONNX Runtime beside torch on the same cores: sizes of bundles and installations, memory, time of a step.
+
+    python benchmarks/device.py --out results/device.json
+
+For each backbone a run learns one small task and is exported in every precision. A step of ZO-FC with the same
+directions and images is then made by zofc-device and by torch, each in a process of its own, whose peak memory is the
+system's figure; the peak of `zofc-device learn` with micro-batches of one image is measured likewise. The environments
+whose size is given are made by pip with nothing else in them (`--install` makes them; it takes minutes).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+PRECISIONS = ("fp32", "fp16", "int8", "int4")
+BACKBONES = {  # the backbone with its settings, and images of a step
+    "embedded": (("backbone.name=embedded",), 16),
+    "DINOv2-S, 224 px": (
+        ("backbone.name=backbones/vit_small_patch14_dinov2.safetensors", "backbone.image_size=224"),
+        4,
+    ),
+}
+ESTIMATES = {  # a step, with what it changes in the plan of the adapter
+    "forward gradient, 4 directions": {"estimator": "forward_gradient", "per": "batch", "queries": 4},
+    "forward gradient, a direction per image": {"estimator": "forward_gradient", "per": "image", "queries": 1},
+    "two-point, 4 directions": {"estimator": "spsa", "per": "batch", "queries": 4},
+}
+CLASSES, STEPS, WARM = 4, 7, 2
+Row = dict[str, Any]
+
+
+def main() -> None:
+    """Measure what the options name, row by row; a file that has a row already is gone on with."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="the result file, such as results/device.json")
+    parser.add_argument("--work", type=Path, default=Path("build/device"), help="where runs and bundles are made")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--install", action="store_true", help="also measure fresh environments")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print(json.dumps(_child(json.loads(options.child))))
+        return
+    from zofc.evidence.devices import device_table, install_table
+
+    rows: list[Row] = json.loads(options.out.read_text("utf-8"))["rows"] if options.out.exists() else []
+    for key, about, measure in _measurements(options.work, options.threads, options.install):
+        if not any(row["key"] == key for row in rows):
+            rows.append({"key": key, **about, **measure()})
+            print(json.dumps(rows[-1]), flush=True)
+            _write(options.out, rows, options.threads)
+    print(device_table(rows).markdown(), install_table(rows).markdown(), sep="\n")
+
+
+def _write(path: Path, rows: Sequence[Row], threads: int) -> None:
+    import torch
+
+    from zofc.runfolder import write_atomic
+    from zofc.training.device import environment
+
+    about = {"threads": threads, "environment": environment(torch.device("cpu"))}
+    write_atomic(path, json.dumps({**about, "rows": list(rows)}, indent=1) + "\n")
+
+
+Measurement = tuple[str, Row, Callable[[], Row]]  # key of the row, what it is about, the numbers
+
+
+def _measurements(work: Path, threads: int, install: bool) -> Iterator[Measurement]:
+    for title, (settings, batch) in BACKBONES.items():
+        run, images = _small_run(title, settings, work)
+        for precision in PRECISIONS:
+            bundle, name = work / f"{run.name}-{precision}", f"{title}, {precision}"
+            yield f"bundle, {name}", {"backbone": title}, partial(_export, run, bundle, precision)
+            yield from _steps(title, f"ONNX Runtime, {precision}", batch, {"bundle": str(bundle), "threads": threads})
+            words = ("learn", str(bundle), str(images), "--threads", str(threads))
+            about = {"backbone": title, "engine": f"zofc-device learn, {precision}"}
+            yield f"learn, {name}", about, partial(_learn_memory, bundle, words)
+        yield from _steps(title, "torch", batch, {"run": str(run), "threads": threads})
+    if install:
+        root = Path(__file__).resolve().parent.parent
+        for package, place in (("zofc-device", root / "device"), ("zofc", root)):
+            yield f"install, {package}", {"package": package}, partial(_installed, place)
+
+
+def _steps(backbone: str, engine: str, batch: int, task: Row) -> Iterator[Measurement]:
+    for step, plan in ESTIMATES.items():
+        about = {"backbone": backbone, "engine": engine, "step": step, "batch": batch}
+        yield f"step, {backbone}, {engine}, {step}", about, partial(_in_child, {**task, "plan": plan, "batch": batch})
+
+
+# -- what is measured ------------------------------------------------------------------------------------------------
+
+
+def _small_run(title: str, settings: Sequence[str], work: Path) -> tuple[Path, Path]:
+    """A run that has learned one task of a few noisy pictures, and a folder of two further classes."""
+    from zofc.recipe import load_recipe
+    from zofc.training.runs import start_run, train
+
+    photos, more = work / "pictures", work / "more"
+    for folder, names in ((photos, "abcd"), (more, "xy")):
+        for number, name in enumerate(names):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            for i in range(4):
+                pixels = np.random.default_rng([number, i, len(names)]).integers(0, 255, (96, 96, 3)).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / name / f"{i}.png")
+    given = [f"data.source=folder:{photos}", f"data.increment={CLASSES}", "optimize.peft.epochs=1",
+             "optimize.head.epochs=1", "optimize.peft.estimator=forward_gradient", "training.device=cpu"]  # fmt: skip
+    run = start_run(load_recipe("zofc/base", [*given, *settings]), work / title.partition(",")[0].lower())
+    train(run)
+    return run.path, more
+
+
+def _export(run: Path, bundle: Path, precision: str) -> Row:
+    from zofc.export.writer import export_run
+
+    clock = time.perf_counter()
+    result = export_run(run, bundle, precision)
+    seconds = time.perf_counter() - clock
+    return {
+        "precision": precision, "bundle_bytes": sum(result.sizes.values()), "files": result.sizes,
+        "nodes": result.nodes, "export_seconds": round(seconds, 1),
+    }  # fmt: skip
+
+
+def _in_child(task: Row) -> Row:
+    words = [sys.executable, __file__, "--out", "-", "--child", json.dumps(task)]
+    out = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    return dict(json.loads(out.splitlines()[-1]))
+
+
+def _learn_memory(bundle: Path, words: Sequence[str]) -> Row:
+    """Peak memory of `zofc-device learn` with as little memory as it takes, on a copy of the bundle."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(shutil.copytree(bundle, Path(folder) / "bundle"))
+        given = [str(copy) if word == str(bundle) else word for word in words]
+        command = [sys.executable, "-m", "zofc_device", *given, "--memory", "1MB"]
+        refusal = subprocess.run(command, check=False, capture_output=True, text=True).stderr
+        least = int(refusal.rpartition("needs about ")[2].split(" MB")[0])  # for one image at a time
+        process = subprocess.Popen([*command[:-1], f"{least + 5}MB"], stderr=subprocess.PIPE)
+        _, status, usage = os.wait4(process.pid, 0)
+        if status:
+            raise RuntimeError((process.stderr.read() if process.stderr else b"").decode())
+        return {"peak_rss": usage.ru_maxrss * 1024, "memory": f"{least + 5}MB"}
+
+
+def _installed(package: Path) -> Row:
+    """Size of an environment with nothing but a package and what it needs, and the seconds of its first import."""
+    with tempfile.TemporaryDirectory() as folder:
+        venv.create(folder, with_pip=True)
+        python = str(Path(folder, "bin", "python"))
+        files = Path(folder, "lib").rglob
+        before = sum(file.lstat().st_size for file in files("*") if file.is_file())
+        subprocess.run([python, "-m", "pip", "install", "-q", "--no-compile", str(package)], check=True)
+        size = sum(file.lstat().st_size for file in files("*") if file.is_file()) - before
+        name = "zofc_device" if package.name == "device" else "zofc"
+        code = f"import time; t = time.perf_counter(); import {name}; print(time.perf_counter() - t)"
+        seconds = [
+            float(subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout)
+            for _ in range(3)
+        ]
+        return {"installed_bytes": size, "import_seconds": round(seconds[-1], 3)}
+
+
+# -- a step, in a process of its own ---------------------------------------------------------------------------------
+
+
+def _child(task: Row) -> Row:
+    import resource
+
+    rng = np.random.default_rng(0)
+    targets = rng.integers(0, CLASSES, size=(int(task["batch"]),))
+    step = (_torch_step if "run" in task else _device_step)(task, rng, targets)
+    seconds = []
+    for number in range(WARM + STEPS):
+        clock = time.perf_counter()
+        step(number)
+        seconds.append(time.perf_counter() - clock)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"milliseconds": round(1e3 * statistics.median(seconds[WARM:]), 2), "peak_rss": peak}
+
+
+def _device_step(task: Row, rng: np.random.Generator, targets: np.ndarray[Any, Any]) -> Callable[[int], object]:
+    from zofc_device.heads import Head
+    from zofc_device.learner import Learner
+    from zofc_device.steps import Batch, Placement
+
+    learner = Learner(task["bundle"], threads=task["threads"])
+    model = learner.model
+    assert model is not None
+    model.extend([f"new {number}" for number in range(CLASSES)])
+    plans = {**model.plans, "peft": replace(model.plans["peft"], **task["plan"])}
+    placement = Placement(model.groups(), plans, Head(model.kind, model.in_loss), model.seed, 1)
+    size = int(learner.bundle.manifest["views"]["size"])
+    pixels = rng.integers(0, 255, (task["batch"], size, size, 3)).astype(np.uint8)
+    return lambda number: placement.step(
+        model.tensors, model.adapter, model.extractor, Batch(pixels, targets), 0, number
+    )
+
+
+def _torch_step(task: Row, rng: np.random.Generator, targets: np.ndarray[Any, Any]) -> Callable[[int], object]:
+    import torch
+
+    from zofc.data.views import normalise
+    from zofc.optim.placement import Placement
+    from zofc.recipe import change_recipe
+    from zofc.runfolder import open_run
+    from zofc.training.device import set_up
+    from zofc.training.incremental_model import IncrementalModel
+
+    recipe = change_recipe(open_run(task["run"]).recipe, [f"training.threads={task['threads']}"])
+    set_up(torch.device("cpu"), recipe.training)
+    model = IncrementalModel(recipe, torch.device("cpu"))
+    for start in (0, CLASSES):
+        model.extend([f"class {start + number}" for number in range(CLASSES)])
+    changed = recipe.optimize["peft"].model_copy(update={**task["plan"], "chunk": task["plan"]["queries"]})
+    plans = {**recipe.optimize, "peft": changed}
+    placement = Placement(model.method, model.method.groups(), plans, recipe.seed, 1)
+    size = model.backbone.image_size
+    pixels = torch.from_numpy(rng.integers(0, 255, (task["batch"], 3, size, size)).astype(np.uint8))
+    images = normalise(pixels, model.test_view.mean, model.test_view.std)
+    labels = torch.from_numpy(targets + CLASSES)
+    return lambda number: placement.step(images, labels, 0, number)
+
+
+if __name__ == "__main__":
+    main()
