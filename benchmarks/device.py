@@ -11,6 +11,7 @@ whose size is given are made by pip with nothing else in them (`--install` makes
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import shutil
@@ -21,6 +22,7 @@ import tempfile
 import time
 import venv
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -89,9 +91,8 @@ def _measurements(work: Path, threads: int, install: bool) -> Iterator[Measureme
             bundle, name = work / f"{run.name}-{precision}", f"{title}, {precision}"
             yield f"bundle, {name}", {"backbone": title}, partial(_export, run, bundle, precision)
             yield from _steps(title, f"ONNX Runtime, {precision}", batch, {"bundle": str(bundle), "threads": threads})
-            words = ("learn", str(bundle), str(images), "--threads", str(threads))
             about = {"backbone": title, "engine": f"zofc-device learn, {precision}"}
-            yield f"learn, {name}", about, partial(_learn_memory, bundle, words)
+            yield f"learn, {name}", about, partial(_learn_memory, bundle, images, threads)
         yield from _steps(title, "torch", batch, {"run": str(run), "threads": threads})
     if install:
         root = Path(__file__).resolve().parent.parent
@@ -145,19 +146,19 @@ def _in_child(task: Row) -> Row:
     return dict(json.loads(out.splitlines()[-1]))
 
 
-def _learn_memory(bundle: Path, words: Sequence[str]) -> Row:
-    """Peak memory of `zofc-device learn` with as little memory as it takes, on a copy of the bundle."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(shutil.copytree(bundle, Path(folder) / "bundle"))
-        given = [str(copy) if word == str(bundle) else word for word in words]
-        command = [sys.executable, "-m", "zofc_device", *given, "--memory", "1MB"]
-        refusal = subprocess.run(command, check=False, capture_output=True, text=True).stderr
-        least = int(refusal.rpartition("needs about ")[2].split(" MB")[0])  # for one image at a time
-        process = subprocess.Popen([*command[:-1], f"{least + 5}MB"], stderr=subprocess.PIPE)
-        _, status, usage = os.wait4(process.pid, 0)
-        if status:
-            raise RuntimeError((process.stderr.read() if process.stderr else b"").decode())
-        return {"peak_rss": usage.ru_maxrss * 1024, "memory": f"{least + 5}MB"}
+def _learn_memory(bundle: Path, images: Path, threads: int) -> Row:
+    """Peak memory of `zofc-device learn` with as little memory as it takes, on copies of the bundle."""
+    memory = 1
+    while True:
+        with tempfile.TemporaryDirectory() as folder:
+            copy = shutil.copytree(bundle, Path(folder) / "bundle")
+            words = ["learn", str(copy), str(images), "--threads", str(threads), "--memory", f"{memory}MB"]
+            found = _in_child({"words": words})
+        if not found["status"]:
+            return {"peak_rss": found["peak_rss"], "memory": f"{memory}MB"}
+        if "needs about " not in found["error"] or memory > 10_000:
+            raise RuntimeError(found["error"])
+        memory = int(found["error"].partition("needs about ")[2].split(" MB")[0]) + 3  # for one image at a time
 
 
 def _installed(package: Path) -> Row:
@@ -182,8 +183,12 @@ def _installed(package: Path) -> Row:
 
 
 def _child(task: Row) -> Row:
-    import resource
+    if "words" in task:
+        from zofc_device.cli import main as zofc_device
 
+        with redirect_stderr(io.StringIO()) as error:
+            status = zofc_device(task["words"])
+        return {"status": status, "error": error.getvalue(), "peak_rss": _peak_memory()}
     rng = np.random.default_rng(0)
     targets = rng.integers(0, CLASSES, size=(int(task["batch"]),))
     step = (_torch_step if "run" in task else _device_step)(task, rng, targets)
@@ -192,8 +197,13 @@ def _child(task: Row) -> Row:
         clock = time.perf_counter()
         step(number)
         seconds.append(time.perf_counter() - clock)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"milliseconds": round(1e3 * statistics.median(seconds[WARM:]), 2), "peak_rss": peak}
+    return {"milliseconds": round(1e3 * statistics.median(seconds[WARM:]), 2), "peak_rss": _peak_memory()}
+
+
+def _peak_memory() -> int:
+    """Of this process since it began; getrusage has that of the process that it was forked from."""
+    line = next(line for line in Path("/proc/self/status").read_text("utf-8").splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
 
 
 def _device_step(task: Row, rng: np.random.Generator, targets: np.ndarray[Any, Any]) -> Callable[[int], object]:
