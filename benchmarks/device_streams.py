@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +42,11 @@ class Experiment:
 
 
 EXPERIMENTS = {
-    "glyphs, ZO-FC": Experiment("demo/zofc", ("optimize.peft.epochs=10",)),
+    "glyphs, ZO-FC": Experiment(
+        "demo/zofc",
+        ("optimize.peft.epochs=10", "optimize.peft.estimator=forward_gradient", "optimize.peft.per=image",
+         "optimize.peft.queries=1"),
+    ),
     "Caltech-101, ZO-Ridge": Experiment("zo-ridge/base", (*DINO, "optimize.peft.epochs=4", "optimize.head.epochs=4")),
 }  # fmt: skip
 
@@ -75,13 +78,13 @@ def learn_stream(title: str, experiment: Experiment, seed: int, work: Path, have
     train, test = _images(title, work.parent)
     names = [list(train)[i] for i in class_order(len(train), seed)][: experiment.classes]
     tasks = [names[i : i + INCREMENT] for i in range(0, len(names), INCREMENT)]
-    shutil.rmtree(work, ignore_errors=True)
-    overrides = [*experiment.settings, f"seed={seed}", "training.device=cpu"]
-    learner = Learner(experiment.recipe, overrides)
-    learner.learn(_of(train, tasks[0]))
-    learner.save(work / "first")
+    if not (work / "first").exists():
+        learner = Learner(experiment.recipe, [*experiment.settings, f"seed={seed}", "training.device=cpu"])
+        learner.learn(_of(train, tasks[0]))
+        learner.save(work / "first")
     about = {"experiment": title, "seed": seed}
     if "torch" not in have:
+        learner = load(work / "first")
         for task in tasks[1:]:
             learner.learn(_of(train, task))
         yield {**about, "engine": "torch", "accuracy": learner.evaluate(_of(test, names)).accuracy}

@@ -1,0 +1,177 @@
+"""A model of training on many machines: how long a step takes, what travels, and what more directions are worth.
+
+A step on b images takes a + c·b, measured on one H200 (`results/step.json`), times the operations of a larger backbone.
+What travels between N machines takes as long as the quicker of a ring and a tree would,
+
+    ring: 2 (N − 1) (α + n / (N β)),    tree: 2 ⌈log₂ N⌉ (α + n / β),
+
+for a sum of n bytes at latency α and bandwidth β; a gather of n bytes from each takes ⌈log₂ N⌉ α + N n / β.
+
+K random directions in d dimensions capture of the squared length of a gradient the share K / (K + d − 1) on average, so
+as long as K is far below d, twice the directions are worth twice the steps. A batch of first order has no such reserve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zofc.report.grid import Grid
+
+BATCH, RANK, ADAPTED, NEW_CLASSES, QUERIES = 48, 5, 5, 10, 4
+FLOAT = 4  # bytes
+MACHINES = (1, 2, 8, 64, 1024)
+
+
+@dataclass(frozen=True)
+class ScaledBackbone:
+    """A ViT at 224 px: its width, and the operations of a forward pass beside ViT-B/16's."""
+
+    name: str
+    width: int
+    operations: float
+
+    @property
+    def adapter(self) -> int:
+        """Numbers of the paper's adapters: rank 5 beside the MLP of five blocks."""
+        return ADAPTED * (2 * RANK * self.width + RANK + self.width)
+
+    @property
+    def rows(self) -> int:
+        """Numbers of the rows of new classes and of their scale."""
+        return NEW_CLASSES * self.width + 1
+
+
+BACKBONES = (
+    ScaledBackbone("ViT-B/16", 768, 1.0),
+    ScaledBackbone("ViT-L/16", 1024, 61.6 / 17.6),
+    ScaledBackbone("ViT-H/14", 1280, 167.4 / 17.6),
+    ScaledBackbone("ViT-g/14", 1408, 267.2 / 17.6),
+)
+
+
+@dataclass(frozen=True)
+class Network:
+    """Latency (s) and bandwidth (bytes / s) between two machines."""
+
+    name: str
+    latency: float
+    bandwidth: float
+
+    def sum_seconds(self, size: float, machines: int) -> float:
+        """Time of an all-reduce of so many bytes."""
+        if machines == 1 or not size:
+            return 0.0
+        ring = 2 * (machines - 1) * (self.latency + size / (machines * self.bandwidth))
+        tree = 2 * math.ceil(math.log2(machines)) * (self.latency + size / self.bandwidth)
+        return min(ring, tree)
+
+    def gather_seconds(self, size: float, machines: int) -> float:
+        """Time until every machine has so many bytes from each."""
+        if machines == 1 or not size:
+            return 0.0
+        return math.ceil(math.log2(machines)) * self.latency + machines * size / self.bandwidth
+
+
+DATA_CENTRE = Network("data centre: 10 µs, 50 GB/s", 10e-6, 50e9)
+INTERNET = Network("internet: 30 ms, 20 Mbit/s", 30e-3, 2.5e6)
+
+
+@dataclass(frozen=True)
+class StepKind:
+    """A way to make a step: seconds for no image and for each, by which rows of the benchmark."""
+
+    title: str
+    fixed: float
+    per_image: float
+    directions: int  # of an estimate on one machine; 0: first order
+    per: str = "batch"
+    head: str = "first"  # the order of the classifier
+
+    def seconds(self, backbone: ScaledBackbone, images: float = BATCH) -> float:
+        """Time of the computation alone."""
+        return self.fixed + backbone.operations * self.per_image * images
+
+    def summed_bytes(self, backbone: ScaledBackbone) -> int:
+        """What is summed over machines in a step: gradients of first-order parameters, coefficients of shared
+        directions."""
+        adapter = backbone.adapter if not self.directions else self.directions * (self.per == "batch")
+        return FLOAT * (adapter + (backbone.rows if self.head == "first" else 0))
+
+    def gathered_bytes(self) -> int:
+        """What each machine tells all others: the coefficients of its own images' directions."""
+        return FLOAT * self.directions if self.per == "image" else 0
+
+    def step_seconds(self, backbone: ScaledBackbone, network: Network, machines: int) -> float:
+        """A step of so many machines, each with a whole batch."""
+        travel = network.sum_seconds(self.summed_bytes(backbone), machines)
+        return self.seconds(backbone) + travel + network.gather_seconds(self.gathered_bytes(), machines)
+
+    def speed_up(self, backbone: ScaledBackbone, network: Network, machines: int) -> float:
+        """Images a second beside one machine."""
+        return machines * self.seconds(backbone) / self.step_seconds(backbone, network, machines)
+
+    def progress(self, backbone: ScaledBackbone, machines: int) -> float:
+        """What a step of so many machines is worth in steps of one, by the share of the gradient that its directions
+        capture; 1 for first order, whose gradient is whole."""
+        if not self.directions:
+            return 1.0
+        size = backbone.adapter
+        return captured(machines * self.directions, size) / captured(self.directions, size)
+
+
+def captured(directions: int, size: int) -> float:
+    """The mean share of a gradient's squared length that an estimate along random signs captures."""
+    return directions / (directions + size - 1)
+
+
+def measured_kinds(rows: Sequence[Mapping[str, Any]]) -> dict[str, StepKind]:
+    """The kinds of steps by the rows of `results/step.json` and `results/step_memory.json`."""
+    times = {row["name"]: row["milliseconds"] / 1e3 for row in rows}
+
+    def line(whole: str, parts: str, size: int) -> tuple[float, float]:
+        """a and c from a step in one pass, and from one in passes of `size` images."""
+        part = times[parts] * size / BATCH
+        slope = (times[whole] - part) / (BATCH - size)
+        return part - slope * size, slope
+
+    shared, image = line("forward", "small-bf16", 8), line("image", "image-24", 24)
+    first = (shared[0], (times["first"] - shared[0]) / BATCH)  # the same launches and copies
+    return {
+        "first": StepKind("first order (DDP)", *first, 0),
+        "shared": StepKind("ZO-FC, four shared directions", *shared, QUERIES),
+        "image": StepKind("ZO-FC, a direction per image", *image, BATCH, per="image"),
+        "throughout": StepKind("zeroth order throughout, four directions", *shared, QUERIES, head="zeroth"),
+    }
+
+
+def travel_table(kinds: Mapping[str, StepKind]) -> Grid:
+    """Bytes that each machine sends for a step, beside what a gradient of the whole backbone would be."""
+    body = [
+        (kind.title, *(f"{kind.summed_bytes(backbone) + kind.gathered_bytes():,}" for backbone in BACKBONES))
+        for kind in kinds.values()
+    ]
+    return Grid(("Bytes a step", *(backbone.name for backbone in BACKBONES)), tuple(body))
+
+
+def speed_up_table(kinds: Mapping[str, StepKind], network: Network) -> Grid:
+    """Images a second beside one machine, for the smallest and the largest backbone."""
+    body = [
+        (backbone.name, kind.title, *(f"{kind.speed_up(backbone, network, machines):,.1f}" for machines in MACHINES))
+        for backbone in (BACKBONES[0], BACKBONES[-1])
+        for kind in kinds.values()
+    ]
+    return Grid((network.name, "Step", *(f"{machines:,}" for machines in MACHINES)), tuple(body))
+
+
+def progress_table(kinds: Mapping[str, StepKind]) -> Grid:
+    """What a step is worth in steps of one machine."""
+    backbone = BACKBONES[0]
+    body = [
+        (kind.title, f"{kind.directions:,}" if kind.directions else "–",
+         *(f"{kind.progress(backbone, machines):,.1f}" for machines in MACHINES))
+        for kind in kinds.values()
+    ]  # fmt: skip
+    return Grid(("Step", "Directions", *(f"{machines:,}" for machines in MACHINES)), tuple(body))
