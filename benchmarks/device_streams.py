@@ -3,8 +3,8 @@
     python benchmarks/device_streams.py --out results/device_streams.json
 
 Glyphs on the bundled backbone by ZO-FC, and Caltech-101 (20 classes, 25 training images each, at most 20 test images)
-on DINOv2-S at 224 px by ZO-Ridge. Both engines start from the same first task, learned by torch; each then learns the other tasks
-from the same folders. Bundles of 8 and 4 bits start from the same run.
+on DINOv2-S at 224 px by ZO-Ridge. Both engines start from the same first task, learned by torch; each then learns the
+other tasks from the same images. Bundles of 8 and 4 bits start from the same run.
 """
 
 from __future__ import annotations

@@ -15,6 +15,15 @@ from zofc.evidence.estimators import estimators_table
 from zofc.evidence.photographs import photographs_table
 from zofc.evidence.robustness import torture_table
 from zofc.evidence.rows import RowTable, accuracy_cells, read_evidence, result_rows
+from zofc.evidence.scaling import (
+    DATA_CENTRE,
+    INTERNET,
+    StepKind,
+    measured_kinds,
+    progress_table,
+    speed_up_table,
+    travel_table,
+)
 from zofc.evidence.serving import answers_table, calibration_table
 from zofc.methods import SECTIONS
 from zofc.recipe.settings import describe_section, list_settings
@@ -22,7 +31,7 @@ from zofc.report.grid import Grid
 from zofc.units import NONE
 
 DOCUMENTS = ("README.md", "benchmarks/README.md", "docs/**/*.md")
-MARKED = re.compile(r"<!-- ([\w ]+) -->\n.*?<!-- /\1 -->", re.DOTALL)
+MARKED = re.compile(r"<!-- ([\w -]+) -->\n.*?<!-- /\1 -->", re.DOTALL)
 RESULTS = Path("results/dinov2s")  # the grids that the documents show
 SHOWN_SETTINGS = {
     "cifar100-inc10, 100 images a class": "CIFAR-100, 10 tasks",
@@ -143,6 +152,11 @@ def settings_tables() -> str:
 
 # -- documents -------------------------------------------------------------------------------------------------------
 
+
+def _kinds(root: Path) -> dict[str, StepKind]:
+    return measured_kinds([*step_rows(root, "step", "step_memory").values()])
+
+
 DOCUMENT_TABLES: dict[str, Callable[[Path], Grid | str]] = {
     "results table": lambda root: results_table(read_evidence(root / RESULTS)),
     "speed table": lambda root: speed_table(step_rows(root, "step", "step_memory")),
@@ -159,6 +173,10 @@ DOCUMENT_TABLES: dict[str, Callable[[Path], Grid | str]] = {
     "device table": lambda root: device_table(result_rows(root / "results" / "device.json")),
     "installed sizes": lambda root: install_table(result_rows(root / "results" / "device.json")),
     "device streams": lambda root: streams_table(result_rows(root / "results" / "device_streams.json")),
+    "bytes a step": lambda root: travel_table(_kinds(root)),
+    "speed-up in a data centre": lambda root: speed_up_table(_kinds(root), DATA_CENTRE),
+    "speed-up over the internet": lambda root: speed_up_table(_kinds(root), INTERNET),
+    "worth of a step": lambda root: progress_table(_kinds(root)),
     "torture table": lambda root: torture_table(result_rows(root / "results" / "torture.json")),
     "all settings": lambda _root: settings_tables(),
 }
