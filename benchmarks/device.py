@@ -209,7 +209,7 @@ def _peak_memory() -> int:
 def _device_step(task: Row, rng: np.random.Generator, targets: np.ndarray[Any, Any]) -> Callable[[int], object]:
     from zofc_device.heads import Head
     from zofc_device.learner import Learner
-    from zofc_device.steps import Batch, Placement
+    from zofc_device.steps import Placement
 
     learner = Learner(task["bundle"], threads=task["threads"])
     model = learner.model
@@ -219,9 +219,7 @@ def _device_step(task: Row, rng: np.random.Generator, targets: np.ndarray[Any, A
     placement = Placement(model.groups(), plans, Head(model.kind, model.in_loss), model.seed, 1)
     size = int(learner.bundle.manifest["views"]["size"])
     pixels = rng.integers(0, 255, (task["batch"], size, size, 3)).astype(np.uint8)
-    return lambda number: placement.step(
-        model.tensors, model.adapter, model.extractor, Batch(pixels, targets), 0, number
-    )
+    return lambda number: placement.step(model.tensors, model.adapter, model.extractor, pixels, targets, 0, number)
 
 
 def _torch_step(task: Row, rng: np.random.Generator, targets: np.ndarray[Any, Any]) -> Callable[[int], object]:

@@ -57,22 +57,27 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the result file, such as results/device_streams.json")
     parser.add_argument("--only", default="", help="experiments whose names contain this")
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
+    parser.add_argument("--precisions", default=",".join(PRECISIONS), help="of the bundles")
     parser.add_argument("--work", type=Path, default=Path("build/device-streams"))
     options = parser.parse_args()
     rows: list[Row] = json.loads(options.out.read_text("utf-8"))["rows"] if options.out.exists() else []
     for title, experiment in EXPERIMENTS.items():
         for seed in map(int, options.seeds.split(",")):
             have = {row["engine"] for row in rows if (row["experiment"], row["seed"]) == (title, seed)}
-            if options.only in title and len(have) < 1 + len(PRECISIONS):
-                for row in learn_stream(title, experiment, seed, options.work / f"{title}-{seed}", have):
+            wanted = [name for name in options.precisions.split(",") if f"device, {name}" not in have]
+            if options.only in title and (wanted or "torch" not in have):
+                work = options.work / f"{title}-{seed}"
+                for row in learn_stream(title, experiment, seed, work, "torch" not in have, wanted):
                     rows.append(row)
                     print(json.dumps(row), flush=True)
                     write_atomic(options.out, json.dumps({"rows": rows}, indent=1) + "\n")
     print(streams_table(rows).markdown())
 
 
-def learn_stream(title: str, experiment: Experiment, seed: int, work: Path, have: set[str]) -> Iterator[Row]:
-    """A row for each engine that is not there yet."""
+def learn_stream(
+    title: str, experiment: Experiment, seed: int, work: Path, by_torch: bool, precisions: Sequence[str]
+) -> Iterator[Row]:
+    """A row for torch, if wanted, and for a bundle of each precision."""
     import zofc_device
 
     train, test = _images(title, work.parent)
@@ -83,15 +88,13 @@ def learn_stream(title: str, experiment: Experiment, seed: int, work: Path, have
         learner.learn(_of(train, tasks[0]))
         learner.save(work / "first")
     about = {"experiment": title, "seed": seed}
-    if "torch" not in have:
+    if by_torch:
         learner = load(work / "first")
         for task in tasks[1:]:
             learner.learn(_of(train, task))
         yield {**about, "engine": "torch", "accuracy": learner.evaluate(_of(test, names)).accuracy}
         learner.save(work / "torch")
-    for precision in PRECISIONS:
-        if f"device, {precision}" in have:
-            continue
+    for precision in precisions:
         export_run(work / "first", work / precision, precision)
         device = zofc_device.load(work / precision)
         for task in tasks[1:]:
