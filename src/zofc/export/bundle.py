@@ -15,6 +15,7 @@ from torch import Tensor
 
 from zofc.errors import BundleError
 from zofc.paths import explain_os_error
+from zofc.runfolder.names import RECIPE_FILE
 from zofc.runfolder.nested import is_count, is_number
 
 BUNDLE_FORMAT, FORMAT_VERSION = "zofc-bundle", 1
@@ -25,7 +26,7 @@ WEIGHTS_FILE = "weights.bin"
 STATE_TENSORS = "state.safetensors"
 UNFINISHED_LESSON = "progress.safetensors"
 PROJECTION_FILE = "projection.safetensors"
-BUNDLE_RECIPE = "recipe.yaml"
+BUNDLE_RECIPE = RECIPE_FILE
 CODES = {  # of data types, as safetensors names them
     "torch.float64": "F64", "torch.float32": "F32", "torch.float16": "F16", "torch.bfloat16": "BF16",
     "torch.int64": "I64", "torch.int32": "I32", "torch.int8": "I8", "torch.uint8": "U8", "torch.bool": "BOOL",
