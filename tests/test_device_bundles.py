@@ -125,6 +125,14 @@ def test_a_killed_lesson_goes_on_to_the_same_result(device_pair: Callable[..., P
         assert (ours.tensors[name] == value).all(), name
 
 
+def test_a_reader_that_stops_ends_the_command_quietly(device_pair: Callable[..., Pair]) -> None:
+    bundle = device_pair("simplecil/base")[1].bundle.path
+    with python(COMMAND, "info", bundle) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.wait() == 1 and not process.stderr.read()
+
+
 def test_another_lesson_waits_until_an_interrupted_one_is_finished_or_dropped(
     device_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:

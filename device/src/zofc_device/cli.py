@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -25,6 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except MemoryError:
         print("error: there is not enough memory; give a smaller --memory, or smaller images", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # whoever read the output has stopped; what is left of it goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         print("stopped; the same command goes on from what was saved last", file=sys.stderr)
