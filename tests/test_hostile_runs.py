@@ -219,6 +219,8 @@ def test_files_are_written_in_one_way() -> None:
         "analysis/cost.py: write_text(",  # of the system
         "data/decode_cache.py: write_text(", 'data/decode_cache.py: .open("w',  # into a folder that is renamed
         "evidence/photographs.py: write_bytes(",  # into a folder that counts once it is complete
+        "export/writer.py: write_text(", "export/writer.py: write_bytes(",  # into a folder that is renamed
+        "export/conversion.py: write_bytes(", 'export/conversion.py: .open("ab',
         "report/draw_matplotlib.py: savefig(",  # into memory
         "model/checkpoints.py: save_file(",  # in a command that users are told
         'runfolder/files.py: .open("ab',
