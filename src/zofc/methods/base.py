@@ -99,10 +99,12 @@ class Method(nn.Module):
         """How the recipe's plan for a group applies to the current task."""
         return group
 
-    def planned_epochs(self, task: int) -> int:
-        """How many epochs a task is expected to train, 0 where no group moves any more; for the time that is left."""
+    def planned_epochs(self, task: int, images: int) -> int:
+        """How many epochs a task of so many images is expected to train, 0 where no group moves any more; for the time
+        that is left."""
         plans = self.recipe.optimize.values() if task < self.trained_tasks else ()
-        return max((plan.epochs for plan in plans if task < (plan.tasks or math.inf)), default=0)
+        batches = math.ceil(images / self.recipe.training.batch_size)
+        return max((plan.for_batches(batches).epochs for plan in plans if task < (plan.tasks or math.inf)), default=0)
 
     def begin_task(self, batches: Batches) -> str | None:
         """Before the first step of a task, without images that are held back; may return a notice for the user."""

@@ -213,6 +213,9 @@ class Group(Strict):
     )
     epochs: Epochs = Field(10, description="of each task, `start` among them")
     start: StartEpoch = Field(0, description="epochs before the group begins to move")
+    steps: Positive | None = Field(
+        None, description="most steps of a task: with more images it has fewer epochs, in whole ones, at least one"
+    )
     tasks: Positive | None = Field(None, description="tasks in which the group moves, all by default; then it is fixed")
     optimizer: Literal["sgd", "adam", "adamw", "sign"] = Field(
         "sgd", description="what makes a step of the (estimated) gradient; sign: SGD on its signs"
@@ -237,6 +240,13 @@ class Group(Strict):
     )
     chunk: Queries = Field(1, description="perturbed points evaluated in one forward pass; 1 needs the least memory")
     micro_batch: BatchSize | None = Field(None, description="images per pass through the backbone, all by default")
+
+    def for_batches(self, batches: int) -> Group:
+        """The plan for a task whose epochs have so many batches: no more whole epochs than `steps` allows."""
+        if self.steps is None:
+            return self
+        epochs = min(self.epochs, max(self.start + 1, self.steps // max(batches, 1)))
+        return self.model_copy(update={"epochs": epochs})
 
     @field_validator("min_lr")
     @classmethod

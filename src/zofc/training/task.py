@@ -68,17 +68,18 @@ class TaskTraining:
         groups = {
             name: group for name, group in method.groups().items() if self.index < (plans[name].tasks or math.inf)
         }
-        self.placement = Placement(method, groups, plans, seed, self.index, model.recipe.training.graphs)
         held = method.held_back(loader.image_set.labels) if groups else ()
         if len(held):
             loader.trained = np.delete(np.arange(len(loader.image_set)), held)
+        self.batch_size = model.recipe.training.batch_size
+        plans = {name: plan.for_batches(self.steps_per_epoch) for name, plan in plans.items()}
+        self.placement = Placement(method, groups, plans, seed, self.index, model.recipe.training.graphs)
         self.epoch = self.step = 0
         self.meter = Meter()
         self.features: Batch | None = None  # of all images of the task, where they are computed once
         self.losses: list[float] = []  # of the epochs made here
         self.accuracy = 0.0  # of the last of them
         self.peak_memory = 0
-        self.batch_size = model.recipe.training.batch_size
 
     @property
     def steps_per_epoch(self) -> int:

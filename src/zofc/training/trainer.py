@@ -339,7 +339,7 @@ class Trainer:
             method=self.recipe.method.name,
             groups=list(model.method.group_names),
             tasks=len(stream.tasks),
-            epochs=[model.method.planned_epochs(task.index) for task in stream.tasks],
+            epochs=[model.method.planned_epochs(task.index, len(stream.train_set(task))) for task in stream.tasks],
             classes=len(stream.classes),
             device=str(model.device),
             parameters=model.backbone.parameters,
