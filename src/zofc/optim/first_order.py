@@ -53,7 +53,8 @@ def backbone_gradient(
     start: Tensor | int = 0,
 ) -> Gradient:
     """The gradient of groups that the features depend on, summed over micro-batches; `key` is that of the noise of
-    random layers, and `start` the place of the first image in the batch of all ranks. A recorder may overwrite its result for one micro-batch with that for the next."""
+    random layers, and `start` the place of the first image in the batch of all ranks. A recorder may
+    overwrite its result for one micro-batch with that for the next."""
 
     def work(images: Tensor, labels: Tensor, key: Tensor, start: Tensor) -> Gradient:
         return _pass_gradient(method, groups, images, labels, Noise(key, start))
