@@ -101,6 +101,7 @@ GROWN = {  # lines that features since version 0.1 added to older files
     "directions drawn ahead, kernels of value and tangents, shapes that an export leaves open": 73,  # optim
     "grids, searched rates, photographs, kinds of tries, tables of devices and machines": 105,  # evidence
     "bundles that cannot be used": 4,  # errors
+    "one run in several processes, double precision": 208,  # training, optim, data, cli, methods
     "steps that a journal can say": 70,  # optim, training, runfolder
     "kills, damage and second processes, which do no harm": 240,  # runfolder, training
     "hostile files and settings, refused by their names": 225,  # data, model, recipe, cli
