@@ -21,7 +21,7 @@ from zofc.ranks import ProcessRanks, Ranks
 from zofc.recipe import load_recipe
 from zofc.runfolder import Run
 from zofc.runfolder.checkpoint import load_checkpoint
-from zofc.runfolder.journal import read_journal
+from zofc.runfolder.journal import JournalPosition, read_journal
 from zofc.runfolder.names import JOURNAL_FILE
 from zofc.training.resolve import check_recipe
 from zofc.training.runs import start_run, train
@@ -63,8 +63,9 @@ def words(case: list[str], weights: Path, precision: str = "fp64") -> list[str]:
     name, *overrides = case
     recipe = load_recipe(name)
     small = [
-        f"backbone.name={weights}", "data.source=glyphs:clean", "data.classes=4", "data.increment=2", "data.per_class=7",
-        "data.test_per_class=5", "training.batch_size=5", "training.eval_batch_size=4", "training.device=cpu",
+        f"backbone.name={weights}", "data.source=glyphs:clean", "data.classes=4", "data.increment=2",
+        "data.per_class=7", "data.test_per_class=5", "training.batch_size=5", "training.eval_batch_size=4",
+        "training.device=cpu",
         "views.augment=crop-flip", f"training.precision={precision}", "training.loading=device",
     ]  # fmt: skip
     small += [f"optimize.{group}.epochs=4" for group in recipe.optimize]
@@ -117,7 +118,7 @@ def test_two_processes_learn_what_one_learns(results: dict[str, Any], name: str)
     matrix = Run(one["folder"]).matrix
     assert matrix is not None and matrix == Run(two["folder"]).matrix
     steps = Run(two["folder"]).metrics["steps"]
-    assert steps >= 20 or name in ("simplecil", "ridge")
+    assert steps >= 20 or name in ("simplecil", "ridge", "zo-ridge")  # which train nothing, or in one task
 
 
 def test_inflora_keeps_the_same_subspaces(results: dict[str, Any]) -> None:
@@ -141,8 +142,13 @@ def test_statistics_of_frozen_features_are_the_same_bits(results: dict[str, Any]
 
 @pytest.mark.parametrize("name", ["shared", "image", "queries"])
 def test_the_journal_is_that_of_one_process(results: dict[str, Any], name: str) -> None:
-    journals = [read_journal(Path(results[kind][name]["folder"]) / JOURNAL_FILE) for kind in ("one", "two")]
-    kinds = [[type(record).__name__ for record in journal.records] for journal in journals]
+    kinds = []
+    for kind in ("one", "two"):
+        run = Run(results[kind][name]["folder"])
+        checkpoint = load_checkpoint(run)
+        assert checkpoint is not None and checkpoint.progress.journal is not None
+        journal = read_journal(run.path / JOURNAL_FILE, JournalPosition(*checkpoint.progress.journal))
+        kinds.append([type(record).__name__ for record in journal.records])
     assert kinds[0] == kinds[1]
 
 

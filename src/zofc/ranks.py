@@ -21,10 +21,10 @@ from torch import Tensor
 
 from zofc.errors import RanksError
 
-TIMEOUT = timedelta(minutes=10)  # without an answer, after which a rank gives up
-DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.float16, torch.bfloat16, torch.uint8)
+LONGEST_WAIT = timedelta(minutes=10)  # without an answer, after which a rank gives up
+TENSOR_TYPES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.float16, torch.bfloat16, torch.uint8)
 MOST_AXES = 6  # of a tensor that is gathered
-Out = TypeVar("Out")
+_T = TypeVar("_T")
 
 
 class Part(NamedTuple):
@@ -145,11 +145,11 @@ class ProcessRanks(Ranks):
         """A tensor of each rank, of any shape, or None of a rank that has none."""
         header = torch.full((MOST_AXES + 2,), -1)
         if value is not None:
-            header[: value.dim() + 2] = torch.tensor([DTYPES.index(value.dtype), value.dim(), *value.shape])
+            header[: value.dim() + 2] = torch.tensor([TENSOR_TYPES.index(value.dtype), value.dim(), *value.shape])
         headers = self._all(header)
         shapes = [None if head[0] < 0 else tuple(head[2 : 2 + int(head[1])].tolist()) for head in headers]
         sizes = [0 if shape is None else torch.Size(shape).numel() for shape in shapes]
-        kinds = [DTYPES[int(head[0])] for head in headers if head[0] >= 0]
+        kinds = [TENSOR_TYPES[int(head[0])] for head in headers if head[0] >= 0]
         if not kinds:
             return [None] * self.size
         padded = torch.zeros(max(*sizes, 1), dtype=kinds[0])  # on the CPU, where all that reads it goes on
@@ -207,7 +207,7 @@ class ProcessRanks(Ranks):
         self._exchange(lambda: dist.all_gather(received, value))
         return received
 
-    def _exchange(self, message: Callable[[], Out]) -> Out:
+    def _exchange(self, message: Callable[[], _T]) -> _T:
         try:
             return message()
         except RuntimeError as error:
@@ -230,7 +230,7 @@ def join_ranks() -> Iterator[Ranks]:
         yield Ranks()
         return
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=TIMEOUT)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=LONGEST_WAIT)
     except (RuntimeError, ValueError) as error:
         raise RanksError(f"the processes that torchrun started do not find each other: {error}") from error
     yield ProcessRanks()

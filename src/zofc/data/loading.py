@@ -56,7 +56,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Batches:
+class BatchSequence:
     """Batches in order, each made when it is asked for; some of them without the others."""
 
     make: Callable[[slice], Iterator[Batch]]  # those of a slice of their numbers

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zofc import seeds
-from zofc.data.loading import Batches, Loader
+from zofc.data.loading import BatchSequence, Loader
 from zofc.data.selection import Indices, select_per_class
 from zofc.methods.classifier import Classifier
 from zofc.training.incremental_model import IncrementalModel
@@ -61,7 +61,7 @@ def check_adapter(model: IncrementalModel, loader: Loader, seen: int) -> Adapter
     if len(np.unique(loader.image_set.labels[indices])) < 2:
         return None
 
-    def batches() -> Batches:
+    def batches() -> BatchSequence:
         return model.plain_batches(loader, indices)
 
     both, labels = method.all_features(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zofc.data.loading import Batches, Loader
+from zofc.data.loading import BatchSequence, Loader
 from zofc.data.selection import Indices
 from zofc.data.source import ImageSet
 from zofc.data.views import TestView, TrainView
@@ -142,10 +142,10 @@ class IncrementalModel:
             keep=keep,
         )
 
-    def plain_batches(self, loader: Loader, indices: Indices | None = None) -> Batches:
+    def plain_batches(self, loader: Loader, indices: Indices | None = None) -> BatchSequence:
         """The loader's images in order, or those of `indices`, in the test view."""
         size = self.plain_batch_size(len(loader.image_set))
-        return Batches(lambda which: loader.test_batches(size, indices, which))
+        return BatchSequence(lambda which: loader.test_batches(size, indices, which))
 
     def plain_batch_size(self, images: int) -> int:
         """Images at a time without training: what the recipe says, or fewer to stay within its memory budget."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from zofc import seeds
-from zofc.data.loading import Batch, Batches, Loader
+from zofc.data.loading import Batch, BatchSequence, Loader
 from zofc.data.selection import Indices
 from zofc.errors import DivergedError
 from zofc.methods.classifier import Classifier
@@ -235,7 +235,7 @@ class TaskTraining:
             text = f"task {self.index + 1}: {check.warning(rates)}"
             self.events.send("notice", text=text, about="adapter", task=self.index)
 
-    def _images(self, among: Indices | None = None) -> Batches:
+    def _images(self, among: Indices | None = None) -> BatchSequence:
         """All training images of the task, or some, once, in the view that the method asks for."""
         model, recipe = self.model, self.model.recipe
         if model.method.batches_in == "test" or recipe.views.augment == "none":
@@ -246,7 +246,7 @@ class TaskTraining:
             views = self.loader.train_batches(size, (recipe.seed, "task", self.index, "inputs"), which)
             return ((images.to(model.device), labels.to(model.device)) for images, labels in views)
 
-        return Batches(make)
+        return BatchSequence(make)
 
     def _steps_in_phase(self) -> int:
         """Steps done since the present sets began to move."""
