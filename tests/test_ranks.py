@@ -148,7 +148,7 @@ def test_the_journal_is_that_of_one_process(results: dict[str, Any], name: str) 
         checkpoint = load_checkpoint(run)
         assert checkpoint is not None and checkpoint.progress.journal is not None
         journal = read_journal(run.path / JOURNAL_FILE, JournalPosition(*checkpoint.progress.journal))
-        kinds.append([type(record).__name__ for record in journal.records])
+        kinds.append([type(entry).__name__ for entry, _ in journal.entries])
     assert kinds[0] == kinds[1]
 
 
