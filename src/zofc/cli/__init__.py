@@ -60,6 +60,8 @@ def main() -> None:
         app()
     except ZofcError as error:
         print_error(error)
+        if isinstance(error, RanksError):  # an orderly exit would wait for messages of processes that are gone
+            os._exit(error.exit_code)
         raise SystemExit(error.exit_code) from None
     except OSError as error:
         print_error(f"{explain_os_error(error)}: {error.filename}" if error.filename else explain_os_error(error))
