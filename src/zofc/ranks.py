@@ -230,7 +230,11 @@ def join_ranks() -> Iterator[Ranks]:
         yield Ranks()
         return
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=LONGEST_WAIT)
+        store, rank, size = next(dist.rendezvous("env://", timeout=LONGEST_WAIT))
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # addresses of processes that are gone stay in it
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        own = dist.PrefixStore(f"zofc restart {attempt}", store)
+        dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=LONGEST_WAIT)
     except (RuntimeError, ValueError) as error:
         raise RanksError(f"the processes that torchrun started do not find each other: {error}") from error
     yield ProcessRanks()
