@@ -18,6 +18,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from zofc.errors import RanksError
 
@@ -230,10 +232,10 @@ def join_ranks() -> Iterator[Ranks]:
         yield Ranks()
         return
     try:
-        store, rank, size = next(dist.rendezvous("env://", timeout=LONGEST_WAIT))
+        store, rank, size = next(rendezvous("env://", timeout=LONGEST_WAIT))
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # addresses of processes that are gone stay in it
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        own = dist.PrefixStore(f"zofc restart {attempt}", store)
+        own = PrefixStore(f"zofc restart {attempt}", store)
         dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=LONGEST_WAIT)
     except (RuntimeError, ValueError) as error:
         raise RanksError(f"the processes that torchrun started do not find each other: {error}") from error
