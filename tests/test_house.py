@@ -64,9 +64,11 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/model/naming.py",
     "src/zofc/model/open_clip_folder.py",
     "src/zofc/model/weight_files.py",
+    "src/zofc/optim/division.py",
     "src/zofc/optim/length_matched.py",
     "src/zofc/paths.py",
     "src/zofc/plugins.py",
+    "src/zofc/ranks.py",
     "src/zofc/recipe/bounds.py",
     "src/zofc/recipe/earlier.py",
     "src/zofc/recipe/rates.py",
@@ -84,6 +86,7 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/training/loss_check.py",
     "src/zofc/training/overrides.py",
     "src/zofc/training/pacing.py",
+    "src/zofc/training/rank_checks.py",
     "src/zofc/training/run_journal.py",
     "src/zofc/training/saved_models.py",
     "src/zofc/training/typicality.py",
@@ -98,6 +101,7 @@ GROWN = {  # lines that features since version 0.1 added to older files
     "directions drawn ahead, kernels of value and tangents, shapes that an export leaves open": 73,  # optim
     "grids, searched rates, photographs, kinds of tries, tables of devices and machines": 105,  # evidence
     "bundles that cannot be used": 4,  # errors
+    "one run in several processes, double precision": 208,  # training, optim, data, cli, methods
     "steps that a journal can say": 70,  # optim, training, runfolder
     "kills, damage and second processes, which do no harm": 240,  # runfolder, training
     "hostile files and settings, refused by their names": 225,  # data, model, recipe, cli

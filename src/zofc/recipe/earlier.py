@@ -18,6 +18,8 @@ ADDED_LATER: dict[str, dict[str, Any]] = {  # keys younger than version 0.1, wit
         "fixed_batches": False,
         "keep_features": False,
         "journal": True,
+        "divide": "images",
+        "check_ranks": 100,
     },
 }
 ADDED_TO_GROUPS: dict[str, Any] = {

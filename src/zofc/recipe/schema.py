@@ -273,14 +273,21 @@ class TrainingSettings(Strict):
     eval_batch_size: BatchSize = Field(128, description="images at a time where nothing is trained")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N, mps")
     threads: Threads | None = Field(None, description="CPU threads, torch's choice by default")
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
-        "fp32", description="of the frozen weights and the activations; what is trained, and sums, stay fp32"
+    precision: Literal["fp64", "fp32", "tf32", "bf16", "fp16"] = Field(
+        "fp32",
+        description="of the frozen weights and the activations; what is trained stays fp32, under fp64 all is fp64",
     )
     memory: str | None = Field(
         None,
         description="most for weights and a step or scoring: 400MB, 1.5GiB or auto; picks micro_batch and chunk",
     )
     allow_noisy_differences: bool = Field(False, description="finite differences in less than fp32")
+    divide: Literal["images", "queries"] = Field(
+        "images", description="what the processes of torchrun divide: the images of a batch, or the queries of a step"
+    )
+    check_ranks: Positive = Field(
+        100, description="steps between two checks that the processes of torchrun have the same parameters"
+    )
     graphs: bool = Field(True, description="on CUDA, record a step once and replay it")
     compile: bool = Field(False, description="first order: blocks compiled by torch (a minute, and a C++ compiler)")
     recompute: bool = Field(False, description="first order: keep one activation a block, compute the rest again")
