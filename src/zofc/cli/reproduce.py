@@ -12,7 +12,7 @@ from zofc.cli.application import app, out
 from zofc.errors import Interrupted, RecipeError, nearest
 
 if TYPE_CHECKING:
-    from zofc.studies.grid import Cell
+    from zofc.studies.cells import Cell
 
 FIRST_SEED = 1993
 
@@ -32,7 +32,13 @@ def reproduce(
     ] = None,
     fast: Annotated[bool, typer.Option("--fast", help="forward gradients in bf16 in place of differences")] = False,
     seeds: Annotated[int, typer.Option(min=1, help="how many, from 1993 on")] = 1,
-    workers: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="runs at a time; by default 1, or as many as a cluster has room for")
+    ] = None,
+    on: Annotated[
+        str,
+        typer.Option(help="where: local; ray (the cluster of this machine, or one of its own); ray://HOST:PORT"),
+    ] = "local",
     runs: Annotated[Path, typer.Option(help="where the runs are kept, and found again")] = Path("runs/studies"),
     output: Annotated[Path, typer.Option(help="tables and figures go below it, to SCALE/STUDY")] = Path("studies"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show the plan and how long it will take")] = False,
@@ -45,6 +51,7 @@ def reproduce(
     """
     from zofc.studies import reproduce as studies
     from zofc.studies.catalogue import STUDIES, get_study
+    from zofc.studies.places import get_place
     from zofc.studies.pool import STOPPED
     from zofc.studies.scale import get_scale
     from zofc.studies.settings import DATASETS, PAPERS
@@ -60,12 +67,13 @@ def reproduce(
     at = get_scale(scale).faster() if fast else get_scale(scale)
     chosen = tuple(dict.fromkeys(one for some in named for one in studies.studies_on(some, datasets)))
     plan = studies.Plan(chosen, at, tuple(range(FIRST_SEED, FIRST_SEED + seeds)), datasets, changes, runs)
+    place = get_place(on, workers, out.print)
     out.print(f"{plan.standing()}; scale {scale}: {plan.scale.says}")
     if dry_run:
-        _print_plan(plan.open(), workers)
+        _print_plan(plan.open(), workers or 1)
         return
     try:
-        grids = studies.run_plan(plan, output, workers, out.print)
+        grids = studies.run_plan(plan, output, place, out.print)
     except KeyboardInterrupt:  # between two runs
         raise Interrupted(STOPPED) from None
     for grid in grids.values():
