@@ -24,16 +24,16 @@ from zofc.runfolder.travel import Files, pack_result, unpack_result
 from zofc.studies.cells import Cell, run_cell
 from zofc.studies.jobs import SAVE_SECONDS, TRAIN, CellRow
 from zofc.studies.places import Place, longest_first, with_threads
-from zofc.studies.ray_node import Answer, MeasureShare, RunCell
+from zofc.studies.ray_node import NodeAnswer, MeasureShare, RunCell
 from zofc.training.signals import StopRequest, stop_signals
 
 RETRIES = 3  # of a cell whose node or process dies
-STOPPED = "stopped; finished cells are kept, and the same command goes on from there"
+CANCELLED = "stopped; finished cells are kept, and the same command goes on from there"
 _Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True)
-class Task:
+class NodeTask:
     """Something that a node is asked to do, with what it takes."""
 
     work: RunCell | MeasureShare
@@ -99,7 +99,7 @@ class RayCluster(Place):
             for cell, result in self._answers(tasks, 1 if alone else self.workers, request):
                 yield cell, _keep(cell, result, runs)
 
-    def _task(self, cell: Cell, runs: Path, alone: bool) -> Task | str:
+    def _task(self, cell: Cell, runs: Path, alone: bool) -> NodeTask | str:
         """What a node is asked to do for a cell, or why that is not possible."""
         gpus = self._gpus(cell.recipe)
         if gpus and not alone and cell.job == TRAIN:  # what measurements take is not known before
@@ -110,7 +110,7 @@ class RayCluster(Place):
         except ZofcError as error:
             return str(error)
         sent = cell if alone else replace(cell, recipe=with_threads(cell.recipe, cpus))
-        return Task(RunCell(sent, files), cpus, gpus)
+        return NodeTask(RunCell(sent, files), cpus, gpus)
 
     def _gpus(self, recipe: Recipe) -> float:
         """1 if a recipe wants a GPU and may find one."""
@@ -131,7 +131,7 @@ class RayCluster(Place):
         if wanted and "GPU" not in self.ray.cluster_resources():
             self.notice("no node has a GPU: cells with training.device=cuda wait until one joins")
         tasks = (
-            (kind, Task(MeasureShare(recipe), recipe.training.threads or 1, 1.0))
+            (kind, NodeTask(MeasureShare(recipe), recipe.training.threads or 1, 1.0))
             for kind, recipe in wanted.items()
             if kind not in self._shares
         )
@@ -141,11 +141,11 @@ class RayCluster(Place):
     # -- tasks -------------------------------------------------------------------------------------------------------
 
     def _answers(
-        self, tasks: Iterator[tuple[_Key, Task | str]], most: int | None, request: StopRequest
-    ) -> Iterator[tuple[_Key, Answer]]:
+        self, tasks: Iterator[tuple[_Key, NodeTask | str]], most: int | None, request: StopRequest
+    ) -> Iterator[tuple[_Key, NodeAnswer]]:
         """What nodes answer, in order of completion, with at most so many tasks at a time. A task that was stopped on
         its node, as by a scheduler that takes the node away, is begun again."""
-        running: dict[Any, tuple[_Key, Task, int]] = {}
+        running: dict[Any, tuple[_Key, NodeTask, int]] = {}
         try:
             while True:
                 while (most is None or len(running) < most) and (following := next(tasks, None)) is not None:
@@ -164,20 +164,20 @@ class RayCluster(Place):
                     else:
                         yield key, "it was stopped on its node, again and again" if answer is None else answer
                 if request.stop:
-                    raise Interrupted(STOPPED)
+                    raise Interrupted(CANCELLED)
         finally:
             self._cancel(list(running))
 
-    def _start(self, task: Task) -> Any:
+    def _start(self, task: NodeTask) -> Any:
         take = {"num_cpus": task.cpus, "num_gpus": task.gpus, "max_retries": RETRIES}
         if task.gpus:
             take["max_calls"] = 1  # a process keeps memory of its GPU as long as it lives
         return self.ray.remote(**take)(_function_of_nodes()).remote(zofc.__version__, pickle.dumps(task.work))
 
-    def _answer(self, reference: Any) -> Answer:
+    def _answer(self, reference: Any) -> NodeAnswer:
         errors = self.ray.exceptions
         try:
-            found: Answer = self.ray.get(reference)
+            found: NodeAnswer = self.ray.get(reference)
             return found
         except errors.RayTaskError as error:
             return f"on its node: {str(error).strip().splitlines()[-1]}"
@@ -193,11 +193,11 @@ class RayCluster(Place):
                 self.ray.wait(references, num_returns=len(references), timeout=SAVE_SECONDS)
 
 
-def _function_of_nodes() -> Callable[[str, bytes], Answer]:
+def _function_of_nodes() -> Callable[[str, bytes], NodeAnswer]:
     """What a node is given to call. Ray sends it by value, since it is no function of a module: so a node that has
     another version of zofc, or none, can say so."""
 
-    def work(version: str, order: bytes) -> Answer:
+    def work(version: str, order: bytes) -> NodeAnswer:
         import socket
 
         remedy = f"install the same on every node: pip install 'zofc[ray]=={version}'"
@@ -207,9 +207,9 @@ def _function_of_nodes() -> Callable[[str, bytes], Answer]:
             return f"the node {socket.gethostname()} cannot import zofc ({error}); {remedy}"
         if zofc.__version__ != version:
             return f"the node {socket.gethostname()} has zofc {zofc.__version__}, this machine {version}; {remedy}"
-        from zofc.studies.ray_node import answer
+        from zofc.studies.ray_node import do_order
 
-        return answer(order)
+        return do_order(order)
 
     return work
 
@@ -227,7 +227,7 @@ def _files_to_send(path: Path) -> Files:
         return pack_result(path)
 
 
-def _keep(cell: Cell, answer: Answer, runs: Path) -> CellRow:
+def _keep(cell: Cell, answer: NodeAnswer, runs: Path) -> CellRow:
     """The row of a cell, once its result is where the local pool would have it."""
     if not isinstance(answer, Mapping):
         return cell.failed(str(answer))

@@ -25,7 +25,7 @@ from zofc.studies.cells import Cell, explain_failure
 from zofc.training.device import pick_device
 from zofc.training.resolve import build_stream
 
-Answer = Files | float | str | None  # a result, a share, why there is none, or that the node stopped before its end
+NodeAnswer = Files | float | str | None  # a result, a share, why there is none, or that the node stopped before its end
 MARGIN = 1.1  # for what is not measured, such as statistics at the end of a task
 MOST_CELLS = 8  # on one GPU
 RAY_UNITS = 10_000  # of a resource, in which Ray counts
@@ -38,7 +38,7 @@ class RunCell:
     cell: Cell
     files: Files
 
-    def do(self) -> Answer:
+    def do(self) -> NodeAnswer:
         """The files of its result, or why it failed."""
         cell = self.cell
         with tempfile.TemporaryDirectory(prefix="zofc-") as scratch:
@@ -62,7 +62,7 @@ class MeasureShare:
 
     recipe: Recipe
 
-    def do(self) -> Answer:
+    def do(self) -> NodeAnswer:
         """The share of the GPU, or why it is not known."""
         recipe = self.recipe
         try:
@@ -83,10 +83,10 @@ def gpu_share(needed: int, total: int) -> float:
     return math.floor(RAY_UNITS / cells) / RAY_UNITS
 
 
-def answer(order: bytes) -> Answer:
+def do_order(order: bytes) -> NodeAnswer:
     """Do what another process asks, which has the same version of zofc."""
     work: Any = pickle.loads(order)  # sent by our own process through Ray, which does the same
-    result: Answer = work.do()
+    result: NodeAnswer = work.do()
     return result
 
 
