@@ -24,7 +24,7 @@ from zofc.runfolder.travel import Files, pack_result, unpack_result
 from zofc.studies.cells import Cell, run_cell
 from zofc.studies.jobs import SAVE_SECONDS, TRAIN, CellRow
 from zofc.studies.places import Place, longest_first, with_threads
-from zofc.studies.ray_node import NodeAnswer, MeasureShare, RunCell
+from zofc.studies.ray_node import MeasureShare, NodeAnswer, RunCell
 from zofc.training.signals import StopRequest, stop_signals
 
 RETRIES = 3  # of a cell whose node or process dies
