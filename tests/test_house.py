@@ -80,6 +80,11 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/runfolder/kept_features.py",
     "src/zofc/runfolder/progress.py",
     "src/zofc/runfolder/tensors.py",
+    "src/zofc/runfolder/travel.py",
+    "src/zofc/studies/cells.py",
+    "src/zofc/studies/places.py",
+    "src/zofc/studies/ray_cluster.py",
+    "src/zofc/studies/ray_node.py",
     "src/zofc/training/adapter_check.py",
     "src/zofc/training/calibration.py",
     "src/zofc/training/feature_memory.py",
@@ -104,6 +109,7 @@ GROWN = {  # lines that features since version 0.1 added to older files
     "one run in several processes, double precision": 208,  # training, optim, data, cli, methods
     "steps that a journal can say": 70,  # optim, training, runfolder
     "kills, damage and second processes, which do no harm": 240,  # runfolder, training
+    "grids on a cluster": 53,  # cli, evidence, runfolder/files.py
     "hostile files and settings, refused by their names": 225,  # data, model, recipe, cli
 }
 MOVED = {
@@ -112,6 +118,7 @@ MOVED = {
     "analysis/diagnose.py": 71,
     "runfolder/checkpoint.py": 44,
     "runfolder/run.py": 26,
+    "studies/grid.py": 79,
 }  # older lines that are in new files now
 LINES_OF_0_1 = 21_364  # of src and scripts, in version 0.1
 KERNELS = ROOT / "src" / "zofc" / "optim" / "kernels.py"  # GPU kernels, which are long by nature
