@@ -42,6 +42,7 @@ class IncrementalModel:
         self.calibration: tuple[Calibration, Typicality | None] | None = None  # None: the plain softmax
         self._fits: tuple[int, int] | None = None  # how many images were to be scored at a time, and how many can be
         self._measuring = Lock()  # threads may ask at once
+        self.on_images: Callable[[int], None] = lambda _: None  # hears how many images come next; may raise to stop
         self.train_view, self.test_view = make_views(
             recipe, self.backbone.image_size, self.backbone.mean, self.backbone.std
         )
@@ -136,7 +137,9 @@ class IncrementalModel:
 
     def plain_batches(self, loader: Loader, indices: Indices | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """The loader's images in order, or those of `indices`, in the test view."""
-        return loader.test_batches(self.plain_batch_size(len(loader.image_set)), indices)
+        for images, labels in loader.test_batches(self.plain_batch_size(len(loader.image_set)), indices):
+            self.on_images(len(labels))
+            yield images, labels
 
     def plain_batch_size(self, images: int) -> int:
         """Images at a time without training: what the recipe says, or fewer to stay within its memory budget."""
