@@ -12,7 +12,7 @@ function change(before, after) {
   if (before === null || before === undefined) return { text: "new", kind: "up" };
   const points = Math.round(after) - Math.round(before);
   if (!points) return { text: "as before", kind: "" };
-  return points > 0 ? { text: `▲ ${points} better`, kind: "up" } : { text: `▼ ${-points} forgotten`, kind: "down" };
+  return points > 0 ? { text: `▲ ${points} points`, kind: "up" } : { text: `▼ ${-points} points`, kind: "down" };
 }
 
 /** A cell whose ground shows the accuracy that it says. @param {number | null | undefined} value */
@@ -27,7 +27,7 @@ function heat(value) {
 function lastTable(last) {
   const rows = state.classes.filter(({ id }) => (last.accuracy_after[id] ?? null) !== null || (last.accuracy_before[id] ?? null) !== null);
   return make("table", { id: "before-after" },
-    make("caption", {}, `Lesson ${last.number}: held-back pictures right, before and after`),
+    make("caption", {}, `Lesson ${last.number}, before and after`),
     make("thead", {}, make("tr", {}, ...["Class", "Before", "After", "Change"].map(text => make("th", { scope: "col" }, text)))),
     make("tbody", {}, ...rows.map(({ id, name }) => {
       const { text, kind } = change(last.accuracy_before[id], last.accuracy_after[id]);
@@ -39,7 +39,7 @@ function lastTable(last) {
 /** @param {Lesson[]} lessons */
 function heatMap(lessons) {
   return make("table", { id: "heat-map" },
-    make("caption", {}, "After each lesson: held-back pictures right"),
+    make("caption", {}, "After each lesson"),
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Class"),
       ...lessons.map(({ number, classes }) => make("th", { scope: "col", title: list(classes) },
         make("span", { class: "hidden-text" }, "Lesson "), String(number))))),
@@ -89,6 +89,7 @@ function draw() {
     return;
   }
   body.replaceChildren(
+    make("p", { class: "soft lead" }, "Share of the pictures held back that it answers right. Points lost are what a lesson made it forget."),
     make("div", { class: "tables" },
       last ? make("div", { class: "wide", tabIndex: 0, role: "region", "aria-label": "The last lesson" }, lastTable(last)) : "",
       lessons.length ? make("div", { class: "wide", tabIndex: 0, role: "region", "aria-label": "All lessons" }, heatMap(lessons)) : "",
