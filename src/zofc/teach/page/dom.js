@@ -83,7 +83,7 @@ export function tell(text, { kind = "note", remedy = "", details = [] } = {}) {
     make("button", { type: "button", class: "quiet", "aria-label": "Dismiss", onclick: close }, "×"));
   byId("messages").prepend(message);
   for (const old of [...byId("messages").children].slice(4)) old.remove();
-  if (kind === "note" && !details.length) setTimeout(close, 8000);
+  if (kind === "note" && !details.length) setTimeout(close, 5000);
 }
 
 /**

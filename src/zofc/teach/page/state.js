@@ -59,7 +59,7 @@ function reconnect() {
       document.dispatchEvent(new Event("zofc-connected"));
     } catch (error) {
       if (!(error instanceof Problem) || error.status === 0) setTimeout(attempt, 1500);
-      else { waiting = false; state.connected = true; redraw(); report(error); }
+      else { state.connected = true; redraw(); report(error); } // another token: this page is out, and says so once
     }
   };
   setTimeout(attempt, 1500);
