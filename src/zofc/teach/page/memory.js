@@ -52,7 +52,7 @@ const VERBS = { lesson: "learned", forget: "forgot", rename: "renamed", found: "
 
 /** @param {Lesson[]} lessons */
 function historyList(lessons) {
-  return make("ol", { class: "history", reversed: true }, ...[...lessons].reverse().map(({ number, kind, classes, images, seconds, finished, undone, notices }) => {
+  return make("ol", { class: "history", reversed: true, tabIndex: 0, "aria-label": "Lessons, the last first" }, ...[...lessons].reverse().map(({ number, kind, classes, images, seconds, finished, undone, notices }) => {
     const when = new Date(finished).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
     const facts = kind === "lesson" ? `, ${count(images, "picture")} in ${duration(seconds)}` : "";
     return make("li", { value: number, class: undone ? "undone" : "" },
