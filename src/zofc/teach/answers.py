@@ -1,8 +1,9 @@
-"""Answers to pictures that are not kept: a few at a time are decoded, and as many requests computed as there are cores."""
+"""Answers to pictures that are not kept. Few are decoded at a time, whatever is asked."""
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Sequence
 from threading import BoundedSemaphore
 
@@ -18,7 +19,8 @@ from zofc.teach.problems import Refusal
 from zofc.teach.store import check_pixels
 from zofc.teach.uploads import content, file_name
 
-AT_ONCE = 4  # decoded pictures of a request
+MOST_AT_ONCE = 4  # requests that are computed
+GROUP_PIXELS = 16_000_000  # decoded at a time for a request, unless a single picture has more
 
 Answered = PredictionInfo | PredictionError
 
@@ -28,7 +30,7 @@ class Answering:
 
     def __init__(self, teacher: Teacher) -> None:
         self.teacher = teacher
-        self._turns = BoundedSemaphore(max(2, os.cpu_count() or 1))
+        self._turns = BoundedSemaphore(min(MOST_AT_ONCE, max(2, os.cpu_count() or 1)))
 
     def predict(self, parts: Sequence[UploadFile], top: int, reject: float) -> list[Answered]:
         """An answer for every file, in their order."""
@@ -36,31 +38,30 @@ class Answering:
         if not learner.classes:
             raise Refusal("nothing has been learned yet", "Teach two classes first.")
         answers: list[Answered] = []
-        for start in range(0, len(parts), AT_ONCE):
+        waiting = deque(parts)
+        while waiting:
             with self._turns:
-                answers += _answer(learner, parts[start : start + AT_ONCE], top, reject)
+                answers += _answer_some(learner, waiting, top, reject)
         return answers
 
 
-def _answer(learner: Learner, parts: Sequence[UploadFile], top: int, reject: float) -> list[Answered]:
+def _answer_some(learner: Learner, waiting: deque[UploadFile], top: int, reject: float) -> list[Answered]:
+    """Answers to the first of the files that wait, as many as may be decoded together."""
     images: list[Image.Image] = []
     answers: list[Answered | str] = []
-    for part in parts:
+    while waiting and sum(image.width * image.height for image in images) < GROUP_PIXELS:
+        part = waiting.popleft()
         name = file_name(part)
         try:
-            images.append(_decode(part, name))
+            data = content(part)
+            check_pixels(data, name)
+            images.append(decode(data, name))
             answers.append(name)
         except UnreadableImage as error:
             answers.append(PredictionError(name=name, error=error.reason))
     can_reject = learner.model.calibration is not None and learner.model.calibration[1] is not None
     found = iter(learner.answer(images, top, reject if can_reject else None) if images else ())
-    return [one if not isinstance(one, str) else _describe(one, next(found)) for one in answers]
-
-
-def _decode(part: UploadFile, name: str) -> Image.Image:
-    data = content(part)
-    check_pixels(data, name)
-    return decode(data, name)
+    return [_describe(one, next(found)) if isinstance(one, str) else one for one in answers]
 
 
 def _describe(name: str, answer: Answer) -> PredictionInfo:

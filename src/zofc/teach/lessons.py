@@ -1,5 +1,5 @@
-"""The teacher: one lesson at a time, made on a copy of the model in a thread of its own. The model that answers is never
-changed; that of a lesson takes its place once it is on disk."""
+"""The teacher: one lesson at a time, made on a copy of the model in a thread of its own. The model that answers is
+never changed; that of a lesson takes its place once it is on disk."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Who may ask, and how much: token, Host and Origin are checked before anything is read, bodies are counted while they
 arrive, and every response tells the browser to trust nothing but this server.
 
-A page on another site can make a browser send requests here. It cannot read the token, so that it cannot pass; the check
-of Host stops a name that was made to point here (DNS rebinding), that of Origin stops its posts.
+A page on another site can make a browser send requests here. It cannot read the token, so that it cannot pass; the
+check of Host stops a name that was made to point here (DNS rebinding), that of Origin stops its posts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ POLICY = "; ".join(
 )  # fmt: skip
 HEADERS = {
     "content-security-policy": POLICY, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
-    "x-frame-options": "DENY", "cross-origin-opener-policy": "same-origin", "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY", "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(self), microphone=(), geolocation=()",
 }  # fmt: skip
 

@@ -52,8 +52,8 @@ TheTeacher = Annotated[Teacher, Depends(teacher_of)]
 def make_app(teacher: Teacher, access: Access, warnings: list[str] | None = None, page: bool = True) -> ASGIApp:
     """The application for a teacher, guarded."""
     app = FastAPI(
-        title="zofc teach", version=zofc.__version__, openapi_url=f"{PREFIX}/openapi.json", docs_url=None, redoc_url=None,
-        description="Teach a model classes of pictures, one lesson after another.",
+        title="zofc teach", version=zofc.__version__, openapi_url=f"{PREFIX}/openapi.json", docs_url=None,
+        redoc_url=None, description="Teach a model classes of pictures, one lesson after another.",
     )  # fmt: skip
     app.state.teacher, app.state.warnings = teacher, warnings or []
     app.state.answering = Answering(teacher)
@@ -267,7 +267,7 @@ async def predict(
     top: Annotated[int, Query(ge=1, le=100)] = 5,
     reject: Annotated[float, Query(gt=0, lt=1)] = 0.05,
 ) -> list[models.PredictionInfo | models.PredictionError]:
-    """The most likely classes of pictures. A share `reject` of pictures of learned classes is taken for none of them."""
+    """The most likely classes of pictures. A share `reject` of those of learned classes is taken for none of them."""
     answering: Answering = request.app.state.answering
     async with uploaded(request, limits.PREDICT_FILES) as parts:
         return await run_in_threadpool(answering.predict, parts, top, reject)

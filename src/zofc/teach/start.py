@@ -114,9 +114,8 @@ def new_token() -> str:
 def _exposure(options: Options) -> Iterator[str]:
     """What a host opens to others, said aloud."""
     if not is_local(options.host):
-        who = (
-            "every machine that can reach this one" if is_everywhere(options.host) else f"all who reach {options.host}"
-        )
+        everywhere = is_everywhere(options.host)
+        who = "every machine that can reach this one" if everywhere else f"all who reach {options.host}"
         yield (
             f"Warning: --host {options.host} opens this server to {who}, over HTTP that others can read. Whoever has "
             "the token can teach, see and remove all pictures"

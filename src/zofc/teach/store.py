@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import RLock
+from threading import BoundedSemaphore, RLock
 
 from pydantic import ValidationError
 
@@ -28,6 +28,9 @@ from zofc.teach.state import Picture, Taught
 
 SUFFIXES = {"jpeg": ".jpg", "mpo": ".jpg", "tiff": ".tif"}
 
+GivenFile = tuple[str, Callable[[], bytes]]  # what a user calls it, and what reads it
+DECODED_AT_ONCE = 2  # uploads
+
 
 class Store:
     """What was taught to the run in a folder. `taught` is read by any thread and changed within `change`."""
@@ -39,6 +42,7 @@ class Store:
         self.index = self.folder / TAUGHT_FILE
         self.in_use: set[str] = set()  # pictures that a lesson is being made from
         self._lock = RLock()
+        self._decoding = BoundedSemaphore(DECODED_AT_ONCE)
         self.taught = self._read()
 
     def _read(self) -> Taught:
@@ -84,18 +88,17 @@ class Store:
         """The file of a picture."""
         return self.pictures / f"{picture.id}{picture.suffix}"
 
-    def add(
-        self, owner: str, files: Iterable[tuple[str, Callable[[], bytes]]]
-    ) -> tuple[list[str], list[tuple[str, str]]]:
-        """Take in files, given with their names and a function that reads them: ids of those that are safely kept, and the names of others
-        with reasons. A file is named by its content, never by what a user called it."""
+    def add(self, owner: str, files: Iterable[GivenFile]) -> tuple[list[str], list[tuple[str, str]]]:
+        """Take in files: ids of those that are safely kept, and the names of others with reasons. A file is named by
+        its content, never by what a user called it."""
         checked: list[tuple[str, Picture]] = []
         refused: list[tuple[str, str]] = []
         for name, read in files:
             try:
-                data = read()
-                picture = Picture(id=digest(data), suffix=check_picture(data, name), owner=owner)
-                write_atomic(self.path(picture), data)
+                with self._decoding:
+                    data = read()
+                    picture = Picture(id=digest(data), suffix=check_picture(data, name), owner=owner)
+                    write_atomic(self.path(picture), data)
                 checked.append((name, picture))
             except DataError as error:
                 refused.append((name, error.reason if isinstance(error, UnreadableImage) else str(error)))
