@@ -72,7 +72,7 @@ function listen() {
     if (kind !== "progress") refresh().catch(report);
   });
   on("progress", show);
-  on("finished", lesson => tell(`Lesson ${lesson.number} is learned.`, { remedy: lesson.notices.join(" ") }));
+  on("finished", lesson => tell(`Lesson ${lesson.number} is learned.`));
   on("failed", problem => tell(problem.detail ?? "The lesson failed.", { kind: "error", remedy: problem.remedy ?? "The model is as it was before it." }));
   on("cancelled", () => tell("Cancelled. The model is as it was before the lesson."));
   source.onerror = () => { end(); setTimeout(() => refresh().catch(report), 500); };
