@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 CODE = [*SOURCES, *sorted((ROOT / "scripts").rglob("*.py")), *sorted((ROOT / "benchmarks").rglob("*.py"))]
 NEW = {  # files of features that version 0.1 did not have
+    "scripts/chromium.py",
     "scripts/site_pages.py",
     "src/zofc/advice/__init__.py",
     "src/zofc/advice/choice.py",

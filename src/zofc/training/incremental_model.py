@@ -43,6 +43,7 @@ class IncrementalModel:
         self.calibration: tuple[Calibration, Typicality | None] | None = None  # None: the plain softmax
         self._fits: tuple[int, int] | None = None  # how many images were to be scored at a time, and how many can be
         self._measuring = Lock()  # threads may ask at once
+        self.on_images: Callable[[int], None] = lambda _: None  # hears how many images come next; may raise to stop
         self.train_view, self.test_view = make_views(
             recipe, self.backbone.image_size, self.backbone.mean, self.backbone.std
         )
@@ -145,7 +146,12 @@ class IncrementalModel:
     def plain_batches(self, loader: Loader, indices: Indices | None = None) -> BatchSequence:
         """The loader's images in order, or those of `indices`, in the test view."""
         size = self.plain_batch_size(len(loader.image_set))
-        return BatchSequence(lambda which: loader.test_batches(size, indices, which))
+        return BatchSequence(lambda which: self._told(loader.test_batches(size, indices, which)))
+
+    def _told(self, batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, labels in batches:
+            self.on_images(len(labels))
+            yield images, labels
 
     def plain_batch_size(self, images: int) -> int:
         """Images at a time without training: what the recipe says, or fewer to stay within its memory budget."""
