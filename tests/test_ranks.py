@@ -254,3 +254,40 @@ def test_a_killed_rank_ends_all_and_a_restart_resumes(tiny_weights: Path, tmp_pa
     one, two = (Run(next((tmp_path / kind).glob("zofc-base-*"))) for kind in ("one", "two"))
     assert two.finished and two.matrix == one.matrix
     assert any(event["event"] == "run_resumed" for event in two.events), text[-2000:]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+@pytest.mark.parametrize("kind", ["SIGTERM to one rank", "Ctrl-C", "SIGKILL before the first checkpoint"])
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(tiny_weights: Path, tmp_path: Path, kind: str) -> None:
+    """A stop is agreed and saved, whoever was asked; the same command ends with the bits of a run that was not."""
+    minutes = 1000 if kind.startswith("SIGKILL") else 0.002
+    more = [f"optimize.{group}.epochs=150" for group in ("peft", "head")]
+    case = words(["zofc/base", *more, f"training.checkpoint_minutes={minutes}"], tiny_weights)
+    start = [*TORCHRUN, "-m", "zofc", "run", *case, "--runs"]
+    whole = subprocess.run([*start, str(tmp_path / "whole")], env=environment(), capture_output=True, timeout=200)
+    assert whole.returncode == 0, whole.stderr[-2000:]
+    awaited = "*/journal*" if kind.startswith("SIGKILL") else "*/checkpoint/*"
+    with subprocess.Popen([*start, str(tmp_path / "parts")], env=environment(), stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, start_new_session=True) as torchrun:  # fmt: skip
+        deadline = time.monotonic() + 100
+        while not list((tmp_path / "parts").glob(awaited)):
+            assert time.monotonic() < deadline and torchrun.poll() is None
+            time.sleep(0.02)
+        if kind == "Ctrl-C":
+            os.killpg(torchrun.pid, signal.SIGINT)
+        else:
+            os.kill(children(torchrun.pid)[1], signal.SIGTERM if kind.startswith("SIGTERM") else signal.SIGKILL)
+        text, _ = torchrun.communicate(timeout=60)
+    assert torchrun.returncode, text[-2000:]
+    run = Run(next((tmp_path / "parts").glob("zofc-base-*")))
+    assert not run.finished
+    interrupted = any(event["event"] == "interrupted" for event in run.events)
+    assert interrupted == (not kind.startswith("SIGKILL")), text[-2000:]
+    assert bool(list(run.path.glob("checkpoint/*"))) == interrupted
+    rest = subprocess.run([*start, str(tmp_path / "parts")], env=environment(), capture_output=True, timeout=200)
+    assert rest.returncode == 0, rest.stderr[-2000:]
+    one, two = (Run(next((tmp_path / name).glob("zofc-base-*"))) for name in ("whole", "parts"))
+    assert two.finished and two.matrix == one.matrix
+    state, other = trained({"folder": str(one.path)}), trained({"folder": str(two.path)})
+    assert all(torch.equal(value, other[name]) for name, value in state.items())
+    assert (one.path / JOURNAL_FILE).read_bytes() == (two.path / JOURNAL_FILE).read_bytes()
