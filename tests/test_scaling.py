@@ -14,7 +14,6 @@ from zofc.evidence.scaling import (
     DATA_CENTRE,
     INTERNET,
     MACHINES,
-    ScaledBackbone,
     StepKind,
     captured,
     measured_kinds,
@@ -83,21 +82,3 @@ def test_machines_are_worth_steps_while_directions_are_few(kinds: dict[str, Step
     assert kinds["shared"].progress(BASE, 64) == pytest.approx(64, rel=0.01)
     assert kinds["image"].progress(BASE, 1024) < 1024 / 2
     assert kinds["first"].progress(BASE, 64) == 1
-
-
-def test_measured_processes_send_what_the_model_says() -> None:
-    """First order sends its gradient, ZO-FC the coefficients and the rows, and one process nothing."""
-    measured = json.loads((ROOT / "results" / "ranks.json").read_text("utf-8"))["rows"]
-    assert {row["processes"] for row in measured} == {1, 2, 4}
-    for row in measured:
-        sent = row["bytes"]["coefficients"] + row["bytes"]["gradient"]
-        assert sent == (row["bytes_of_model"] if row["processes"] > 1 else 0), row["what"]
-        backbone = ScaledBackbone("", row["width"], 1.0)
-        if row["name"] == "first" and row["processes"] > 1:
-            assert row["bytes"] == {
-                **row["bytes"],
-                "coefficients": 0,
-                "gradient": 4 * (backbone.adapter + backbone.rows),
-            }
-        if row["name"] == "throughout" and row["processes"] > 1:
-            assert row["bytes"] == {**row["bytes"], "coefficients": 16, "gradient": 0}

@@ -21,7 +21,6 @@ from zofc.evidence.scaling import (
     StepKind,
     measured_kinds,
     progress_table,
-    ranks_table,
     speed_up_table,
     travel_table,
 )
@@ -178,7 +177,6 @@ DOCUMENT_TABLES: dict[str, Callable[[Path], Grid | str]] = {
     "speed-up in a data centre": lambda root: speed_up_table(_kinds(root), DATA_CENTRE),
     "speed-up over the internet": lambda root: speed_up_table(_kinds(root), INTERNET),
     "worth of a step": lambda root: progress_table(_kinds(root)),
-    "processes of one machine": lambda root: ranks_table(result_rows(root / "results" / "ranks.json")),
     "torture table": lambda root: torture_table(result_rows(root / "results" / "torture.json")),
     "all settings": lambda _root: settings_tables(),
 }
