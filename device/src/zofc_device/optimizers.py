@@ -78,9 +78,8 @@ class Optimizer:
 
     def move(self, values: dict[str, Array], gradient: Mapping[str, Array], epoch: int) -> bool:
         """θ ← θ − η clip(g); False, and nothing is changed, if the gradient is not finite."""
-        norm = math.sqrt(
-            sum(float(np.square(g, dtype=np.float64).sum()) for g in gradient.values())
-        )  # of the whole set
+        squares = (float(np.square(g, dtype=np.float64).sum()) for g in gradient.values())
+        norm = math.sqrt(sum(squares))  # of the whole set
         if not math.isfinite(norm):
             return False
         plan = self.plan
