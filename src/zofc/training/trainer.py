@@ -377,7 +377,12 @@ class Trainer:
             method=self.recipe.method.name,
             groups=list(model.method.group_names),
             tasks=len(stream.tasks),
-            epochs=[model.method.planned_epochs(task.index, len(stream.train_set(task))) for task in stream.tasks],
+            epochs=[
+                0
+                if task.index < self.progress.inherited  # its images are not here any more
+                else model.method.planned_epochs(task.index, len(stream.train_set(task)))
+                for task in stream.tasks
+            ],
             classes=len(stream.classes),
             device=str(model.device),
             parameters=model.backbone.parameters,
