@@ -44,7 +44,9 @@ class Lesson:
         model.extend(names)
         held, groups = model.held_back(self.labels), model.groups()
         trained = np.delete(self.everything, held)
-        placement = Placement(groups, model.plans, Head(model.kind, model.in_loss), model.seed, len(model.tasks) - 1)
+        batches = -(-len(trained) // int(self.training["batch_size"]))
+        plans = {name: plan.for_batches(batches) for name, plan in model.plans.items()}
+        placement = Placement(groups, plans, Head(model.kind, model.in_loss), model.seed, len(model.tasks) - 1)
         if "peft" in groups and model.plans["peft"].estimator != "forward_gradient":
             model.extractor.runtime.refuse_integer_activations("features", "features_image")
         if saved is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class Plan:
     epochs: int = 10
     start: int = 0
     tasks: int | None = None
+    steps: int | None = None
     optimizer: str = "sgd"
     lr: float = 0.01
     momentum: float = 0.9
@@ -55,6 +56,11 @@ class Plan:
                     f"optimize.{name}.{key}: a bundle can learn with {' or '.join(allowed)}, not {value!r}"
                 )
         return plan
+
+    def for_batches(self, batches: int) -> Plan:
+        """The plan for a task whose epochs have so many batches: no more whole epochs than `steps` allows."""
+        most = self.epochs if self.steps is None else max(self.start + 1, self.steps // max(batches, 1))
+        return replace(self, epochs=min(self.epochs, most))
 
     def active(self, epoch: int) -> bool:
         """Whether the group moves in this epoch."""
