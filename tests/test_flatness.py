@@ -431,16 +431,16 @@ def test_a_line_passes_through_both_of_its_ends() -> None:
 def test_a_plane_holds_its_three_points_at_their_distances() -> None:
     points = {"a": a_point(), "b": a_point(5), "c": a_point(9)}
     bowl = BatchedLoss([(lambda p: dot(difference(p, points["a"]), difference(p, points["a"])), 1)])
-    found = landscape.plane_through(bowl, points, resolution=7)
+    found = landscape.plane_through(bowl, landscape.plane_axes(points), resolution=7)
     for name, (x, y) in found.marks.items():
         assert x**2 + y**2 == pytest.approx(bowl.value(points[name]))
     x, y = np.meshgrid(found.x, found.y)
     assert found.loss == pytest.approx(x**2 + y**2)  # the axes are orthonormal
     with pytest.raises(RunError, match="one line"):
         middle = moved(points["a"], difference(points["b"], points["a"]), 0.5)
-        landscape.plane_through(bowl, {**points, "c": middle})
+        landscape.plane_axes({**points, "c": middle})
     with pytest.raises(RunError, match="the same"):
-        landscape.plane_through(bowl, {**points, "b": points["a"]})
+        landscape.plane_axes({**points, "b": points["a"]})
 
 
 def test_random_directions_have_the_filters_lengths() -> None:
