@@ -4,8 +4,9 @@
 
 For each backbone a run learns one small task and is exported in every precision. A step of ZO-FC with the same
 directions and images is then made by zofc-device and by torch, each in a process of its own, whose peak memory is the
-system's figure; the peak of `zofc-device learn` with micro-batches of one image is measured likewise. The environments
-whose size is given are made by pip with nothing else in them (`--install` makes them; it takes minutes).
+system's figure. The engines take turns, so that what else the machine does slows all of them. The peak of `zofc-device
+learn` with micro-batches of one image is measured likewise. The environments whose size is given are made by pip with
+nothing else in them (`--install` makes them; it takes minutes).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import venv
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ ESTIMATES = {  # a step, with what it changes in the plan of the adapter
     "forward gradient, a direction per image": {"estimator": "forward_gradient", "per": "image", "queries": 1},
     "two-point, 4 directions": {"estimator": "spsa", "per": "batch", "queries": 4},
 }
-CLASSES, STEPS, WARM = 4, 7, 2
+CLASSES, ROUNDS, STEPS, WARM = 4, 3, 3, 1  # steps in each round, after those that are not counted
 Row = dict[str, Any]
 
 
@@ -88,23 +89,27 @@ Measurement = tuple[str, Row, Callable[[], Row]]  # key of the row, what it is a
 def _measurements(work: Path, threads: int, install: bool) -> Iterator[Measurement]:
     for title, (settings, batch) in BACKBONES.items():
         run, images = _small_run(title, settings, work)
-        for precision in PRECISIONS:
-            bundle, name = work / f"{run.name}-{precision}", f"{title}, {precision}"
-            yield f"bundle, {name}", {"backbone": title}, partial(_export, run, bundle, precision)
-            yield from _steps(title, f"ONNX Runtime, {precision}", batch, {"bundle": str(bundle), "threads": threads})
+        bundles = {precision: _export(run, work / f"{run.name}-{precision}", precision) for precision in PRECISIONS}
+        for precision, bundle in bundles.items():
+            about = {"backbone": title, "precision": precision}
+            yield f"bundle, {title}, {precision}", about, partial(_sizes, bundle)
+        engines = {f"ONNX Runtime, {precision}": {"bundle": str(bundle)} for precision, bundle in bundles.items()}
+        yield from _steps(title, {**engines, "torch": {"run": str(run)}}, {"batch": batch, "threads": threads})
+        for precision, bundle in bundles.items():
             about = {"backbone": title, "engine": f"zofc-device learn, {precision}"}
-            yield f"learn, {name}", about, partial(_learn_memory, bundle, images, threads)
-        yield from _steps(title, "torch", batch, {"run": str(run), "threads": threads})
+            yield f"learn, {title}, {precision}", about, partial(_learn_memory, bundle, images, threads)
     if install:
         root = Path(__file__).resolve().parent.parent
         for package, place in (("zofc-device", root / "device"), ("zofc", root)):
             yield f"install, {package}", {"package": package}, partial(_installed, place)
 
 
-def _steps(backbone: str, engine: str, batch: int, task: Row) -> Iterator[Measurement]:
+def _steps(backbone: str, engines: dict[str, Row], task: Row) -> Iterator[Measurement]:
     for step, plan in ESTIMATES.items():
-        about = {"backbone": backbone, "engine": engine, "step": step, "batch": batch}
-        yield f"step, {backbone}, {engine}, {step}", about, partial(_in_child, {**task, "plan": plan, "batch": batch})
+        in_turns = cache(partial(_in_turns, engines, {**task, "plan": plan}))
+        for engine in engines:
+            about = {"backbone": backbone, "engine": engine, "step": step, "batch": task["batch"]}
+            yield f"step, {backbone}, {engine}, {step}", about, partial(_of_engine, in_turns, engine)
 
 
 # -- what is measured ------------------------------------------------------------------------------------------------
@@ -129,20 +134,40 @@ def _small_run(title: str, settings: Sequence[str], work: Path) -> tuple[Path, P
     return run.path, more
 
 
-def _export(run: Path, bundle: Path, precision: str) -> Row:
-    """Sizes of a bundle, which is made if it is not there."""
+def _export(run: Path, bundle: Path, precision: str) -> Path:
+    """A bundle, which is made if it is not there."""
     from zofc.export.writer import export_run
 
     if not bundle.exists():
         export_run(run, bundle, precision)
+    return bundle
+
+
+def _sizes(bundle: Path) -> Row:
     sizes = {file.name: file.stat().st_size for file in sorted(bundle.iterdir()) if not file.name.startswith(".")}
-    return {"precision": precision, "bundle_bytes": sum(sizes.values()), "files": sizes}
+    return {"bundle_bytes": sum(sizes.values()), "files": sizes}
 
 
 def _in_child(task: Row) -> Row:
     words = [sys.executable, __file__, "--out", "-", "--child", json.dumps(task)]
     out = subprocess.run(words, check=True, capture_output=True, text=True).stdout
     return dict(json.loads(out.splitlines()[-1]))
+
+
+def _in_turns(engines: dict[str, Row], task: Row) -> dict[str, Row]:
+    """The median time of a step and the peak memory of each engine."""
+    rounds = [{engine: _in_child({**task, **own}) for engine, own in engines.items()} for _ in range(ROUNDS)]
+    return {
+        engine: {
+            "milliseconds": statistics.median(one[engine]["milliseconds"] for one in rounds),
+            "peak_rss": max(one[engine]["peak_rss"] for one in rounds),
+        }
+        for engine in engines
+    }
+
+
+def _of_engine(in_turns: Callable[[], dict[str, Row]], engine: str) -> Row:
+    return in_turns()[engine]
 
 
 def _learn_memory(bundle: Path, images: Path, threads: int) -> Row:

@@ -266,7 +266,7 @@ def test_links_within_the_repository_lead_somewhere(document: Path) -> None:
             assert anchor in anchors(target.read_text("utf-8")), link
 
 
-SHARED = {"errors", "limits", "paths", "plugins", "seeds", "units"}  # used anywhere
+SHARED = {"errors", "limits", "paths", "plugins", "ranks", "seeds", "units"}  # used anywhere
 
 
 def test_rooms_import_what_the_architecture_says() -> None:

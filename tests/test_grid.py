@@ -25,8 +25,10 @@ from zofc.recipe import Recipe, dump_recipe
 from zofc.runfolder import Run, create_run, open_run
 from zofc.runfolder.checkpoint import load_checkpoint
 from zofc.studies import jobs
-from zofc.studies.grid import Cell, collect, run_cell, run_grid, take_device
+from zofc.studies.cells import Cell, run_cell
+from zofc.studies.grid import collect, run_grid
 from zofc.studies.jobs import RESULT_KEYS, MeasureCost
+from zofc.studies.places import LocalPool, take_device
 from zofc.studies.pool import Killed, in_processes
 
 Make = Callable[..., Recipe]
@@ -99,7 +101,9 @@ def test_a_cell_that_fails_is_reported_and_the_others_run(tiny_recipe: Make, tmp
 def test_several_workers_give_the_rows_of_one(tiny_recipe: Make, tmp_path: Path) -> None:
     wanted = cells(tiny_recipe, 1, 2)
     alone = collect(wanted, tmp_path / "a", tmp_path / "a.json", {}, on_progress=lambda text: None)
-    together = collect(wanted, tmp_path / "b", tmp_path / "b.json", {}, workers=2, on_progress=lambda text: None)
+    together = collect(
+        wanted, tmp_path / "b", tmp_path / "b.json", {}, place=LocalPool(2), on_progress=lambda text: None
+    )
     for one, other in zip(alone, together, strict=True):
         assert {key: one[key] for key in ("seed", "all_classes", "forgetting", "steps", "run")} == {
             key: other[key] for key in ("seed", "all_classes", "forgetting", "steps", "run")
@@ -136,12 +140,14 @@ GRID = """
 import sys
 from pathlib import Path
 from zofc.recipe import load_recipe
-from zofc.studies.grid import Cell, collect
+from zofc.studies.cells import Cell
+from zofc.studies.grid import collect
+from zofc.studies.places import LocalPool
 
 if __name__ == "__main__":
     recipes = [load_recipe(f"{kind}.yaml", [f"seed={seed}"]) for seed, kind in enumerate(sys.argv[1:])]
     cells = [Cell({"seed": recipe.seed}, recipe) for recipe in recipes]
-    collect(cells, Path("runs"), Path("rows.json"), {}, workers=2, on_progress=lambda text: None)
+    collect(cells, Path("runs"), Path("rows.json"), {}, place=LocalPool(2), on_progress=lambda text: None)
 """
 
 
@@ -236,7 +242,7 @@ def test_what_is_finished_is_read_without_a_process(
     wanted = cells(tiny_recipe, 1, 2)
     rows = [row for _, row in run_grid(wanted, tmp_path)]
     monkeypatch.delattr(multiprocessing, "get_context")
-    assert [row for _, row in run_grid(wanted, tmp_path, workers=2)] == rows
+    assert [row for _, row in run_grid(wanted, tmp_path, place=LocalPool(2))] == rows
 
 
 def begun(folder: Path) -> int:
@@ -294,7 +300,7 @@ def test_a_clock_is_read_with_nothing_beside_it(
         return real(recipe, steps, task)
 
     monkeypatch.setattr(jobs, "measure_cost", cost)
-    order = [cell for cell, _ in run_grid([timed, *cells(tiny_recipe, 1)], tmp_path, workers=2)]
+    order = [cell for cell, _ in run_grid([timed, *cells(tiny_recipe, 1)], tmp_path, place=LocalPool(2))]
     assert order[-1] is timed and seen == [timed.recipe]
 
 
@@ -326,12 +332,12 @@ def test_the_longest_cells_are_begun_first(tiny_recipe: Make, tmp_path: Path, mo
     def begun(work: Any, items: Any, workers: int, sit: Any) -> Any:
         return ((number, {**cell.labels}) for number, cell in enumerate(items))
 
-    monkeypatch.setattr("zofc.studies.grid.in_processes", begun)
+    monkeypatch.setattr("zofc.studies.places.in_processes", begun)
     queries = {1: 2, 2: 8, 3: 4}
     wanted = [Cell({"seed": seed}, tiny_recipe("zofc/base", f"seed={seed}", f"optimize.peft.queries={count}"))
               for seed, count in queries.items()]  # fmt: skip
     wanted.append(Cell({"seed": 4}, tiny_recipe("zofc/base", "data.source=folder:nowhere")))  # which will fail
-    assert [cell.labels["seed"] for cell, _ in run_grid(wanted, tmp_path, workers=2)] == [2, 3, 1, 4]
+    assert [cell.labels["seed"] for cell, _ in run_grid(wanted, tmp_path, place=LocalPool(2))] == [2, 3, 1, 4]
 
 
 def test_workers_share_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

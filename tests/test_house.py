@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 CODE = [*SOURCES, *sorted((ROOT / "scripts").rglob("*.py")), *sorted((ROOT / "benchmarks").rglob("*.py"))]
 NEW = {  # files of features that version 0.1 did not have
+    "scripts/chromium.py",
     "scripts/site_pages.py",
     "src/zofc/advice/__init__.py",
     "src/zofc/advice/choice.py",
@@ -64,9 +65,11 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/model/naming.py",
     "src/zofc/model/open_clip_folder.py",
     "src/zofc/model/weight_files.py",
+    "src/zofc/optim/division.py",
     "src/zofc/optim/length_matched.py",
     "src/zofc/paths.py",
     "src/zofc/plugins.py",
+    "src/zofc/ranks.py",
     "src/zofc/recipe/bounds.py",
     "src/zofc/recipe/earlier.py",
     "src/zofc/recipe/rates.py",
@@ -78,12 +81,18 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/runfolder/kept_features.py",
     "src/zofc/runfolder/progress.py",
     "src/zofc/runfolder/tensors.py",
+    "src/zofc/runfolder/travel.py",
+    "src/zofc/studies/cells.py",
+    "src/zofc/studies/places.py",
+    "src/zofc/studies/ray_cluster.py",
+    "src/zofc/studies/ray_node.py",
     "src/zofc/training/adapter_check.py",
     "src/zofc/training/calibration.py",
     "src/zofc/training/feature_memory.py",
     "src/zofc/training/loss_check.py",
     "src/zofc/training/overrides.py",
     "src/zofc/training/pacing.py",
+    "src/zofc/training/rank_checks.py",
     "src/zofc/training/run_journal.py",
     "src/zofc/training/saved_models.py",
     "src/zofc/training/typicality.py",
@@ -98,8 +107,10 @@ GROWN = {  # lines that features since version 0.1 added to older files
     "directions drawn ahead, kernels of value and tangents, shapes that an export leaves open": 73,  # optim
     "grids, searched rates, photographs, kinds of tries, tables of devices and machines": 105,  # evidence
     "bundles that cannot be used": 4,  # errors
+    "one run in several processes, double precision": 208,  # training, optim, data, cli, methods
     "steps that a journal can say": 70,  # optim, training, runfolder
     "kills, damage and second processes, which do no harm": 240,  # runfolder, training
+    "grids on a cluster": 53,  # cli, evidence, runfolder/files.py
     "hostile files and settings, refused by their names": 225,  # data, model, recipe, cli
 }
 MOVED = {
@@ -108,6 +119,7 @@ MOVED = {
     "analysis/diagnose.py": 71,
     "runfolder/checkpoint.py": 44,
     "runfolder/run.py": 26,
+    "studies/grid.py": 79,
 }  # older lines that are in new files now
 LINES_OF_0_1 = 21_364  # of src and scripts, in version 0.1
 KERNELS = ROOT / "src" / "zofc" / "optim" / "kernels.py"  # GPU kernels, which are long by nature

@@ -32,6 +32,7 @@ from zofc.studies import forecast as forecasts
 from zofc.studies.catalogue import STUDIES, Study, get_study
 from zofc.studies.displays import ACCURACY_COLUMNS, DISPLAYS
 from zofc.studies.forecast import forecast
+from zofc.studies.places import HERE
 from zofc.studies.scale import LIKE, SCALES, SMALL_RATES, get_scale
 from zofc.studies.settings import OUR_SETTINGS, PAPERS, SETTINGS
 from zofc.studies.tables import describe_reasons
@@ -56,7 +57,7 @@ def of(study: Study, *titles: str) -> Study:
 
 
 def done(plan: reproduce.Plan, out: Path) -> dict[str, Grid]:
-    return reproduce.run_plan(plan, out, 1, lambda text: None)
+    return reproduce.run_plan(plan, out, HERE, lambda text: None)
 
 
 def stopping(monkeypatch: pytest.MonkeyPatch, name: str, at: int) -> None:
@@ -211,14 +212,14 @@ def test_small_rates_are_those_that_were_best_on_other_images() -> None:
 
 def test_a_finished_run_that_was_damaged_is_named_with_what_to_do(tmp_path: Path, tiny_weights: Path) -> None:
     chosen = plan(tmp_path, tiny_weights, "placement-ablation")
-    reproduce.run_plan(chosen, tmp_path / "out", 1, lambda text: None)
+    reproduce.run_plan(chosen, tmp_path / "out", HERE, lambda text: None)
     (matrix,) = chosen.runs.glob("swapped-*/matrix.json")
     for content, fault in (
         ("{}", " has no accuracy matrix"),
         ('{"accuracy": 1}', ": matrix.json is not an accuracy matrix"),
     ):
         matrix.write_text(content)
-        grid = reproduce.run_plan(chosen, tmp_path / "out", 1, lambda text: None)["placement-ablation"]
+        grid = reproduce.run_plan(chosen, tmp_path / "out", HERE, lambda text: None)["placement-ablation"]
         (warning,) = grid.warnings
         assert f"{matrix.parent}{fault}" in warning and "remove the folder" in warning
 
@@ -246,13 +247,13 @@ def test_a_study_that_was_stopped_gives_the_same_table_and_shared_runs_are_run_o
     whole = plan(tmp_path / "a", tiny_weights, "placement-ablation", "augmentation-ablation")
     assert len(whole.distinct) == 3  # ZO-FC is in both
     told: list[str] = []
-    tables_of = reproduce.run_plan(whole, tmp_path / "out", 1, told.append)
+    tables_of = reproduce.run_plan(whole, tmp_path / "out", HERE, told.append)
     assert len(told) == 3 and not whole.open()
     part = plan(tmp_path / "b", tiny_weights, "placement-ablation")
-    reproduce.run_plan(part, tmp_path / "part", 1, lambda text: None)
+    reproduce.run_plan(part, tmp_path / "part", HERE, lambda text: None)
     later = plan(tmp_path / "b", tiny_weights, "placement-ablation", "augmentation-ablation")
     assert len(later.open()) == 1
-    again = reproduce.run_plan(later, tmp_path / "later", 1, lambda text: None)
+    again = reproduce.run_plan(later, tmp_path / "later", HERE, lambda text: None)
     assert again == tables_of
     for name in ("placement-ablation", "augmentation-ablation"):
         for form in ("md", "csv", "tex"):
@@ -376,7 +377,7 @@ def test_figures_are_drawn_in_every_format(tmp_path: Path, tiny_weights: Path) -
     few = [type(study)(study.name, study.title, study.shows, study.settings, lines) for study in
            (chosen.studies[0], get_study("accuracy-trends"))]  # fmt: skip
     both = reproduce.Plan(tuple(few), chosen.scale, (1, 2), chosen.datasets, chosen.changes, chosen.runs)
-    reproduce.run_plan(both, tmp_path / "out", 1, lambda text: None)
+    reproduce.run_plan(both, tmp_path / "out", HERE, lambda text: None)
     for study in few:
         for form in figures.FORMATS:
             path = tmp_path / "out" / "tiny" / study.name / f"cifar100-inc5.{form}"
@@ -436,9 +437,9 @@ def test_where_nothing_can_be_written_nothing_is_run(tmp_path: Path, tiny_weight
     chosen = plan(tmp_path, tiny_weights)
     told: list[str] = []
     with pytest.raises(RunError, match="choose another folder with --output"):
-        reproduce.run_plan(chosen, tmp_path / "file", 1, told.append)
+        reproduce.run_plan(chosen, tmp_path / "file", HERE, told.append)
     with pytest.raises(RunError, match="choose another folder with --runs"):
-        reproduce.run_plan(replace(chosen, runs=tmp_path / "file"), tmp_path / "out", 1, told.append)
+        reproduce.run_plan(replace(chosen, runs=tmp_path / "file"), tmp_path / "out", HERE, told.append)
     assert told == [] and not list(chosen.runs.glob("*/recipe.yaml"))
 
 
@@ -726,7 +727,7 @@ def test_flatness_of_a_run_that_fails_fails_with_it_and_nothing_is_run_twice(
     monkeypatch.setattr(jobs, "start_run", start_run)
     told: list[str] = []
     some = replace(chosen, studies=(replace(chosen.studies[0], lines=few),))
-    grid = reproduce.run_plan(some, tmp_path / "out", 1, told.append)["flatness-curves"]
+    grid = reproduce.run_plan(some, tmp_path / "out", HERE, told.append)["flatness-curves"]
     assert started == ["adapter-fo/cifar100-inc5", "zofc/cifar100-inc5"]
     assert [row[0] for row in grid.rows] == ["ZO-FC"] and len(told) == 4 and sum("failed" in line for line in told) == 2
     assert len(grid.warnings) == 1 and "training.memory" in grid.warnings[0]

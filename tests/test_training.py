@@ -153,6 +153,7 @@ def test_both_ways_of_loading_train_alike(tiny_recipe: Make, tmp_path: Path) -> 
     [
         ("zofc/base", [], [1, 1, 1]),
         ("zofc/base", ["optimize.peft.tasks=1", "optimize.head.tasks=1", "head.init=means"], [1, 0, 0]),
+        ("zofc/base", ["optimize.peft.steps=1", "optimize.peft.epochs=3", "optimize.head.epochs=1"], [1, 1, 1]),
         ("aper-fo/base", [], [1, 0, 0]),
         ("simplecil/base", [], [0, 0, 0]),
     ],

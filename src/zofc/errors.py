@@ -64,6 +64,10 @@ class PluginError(ZofcError):
     """A plug-in that is missing or cannot be loaded."""
 
 
+class RanksError(ZofcError):
+    """Processes of one run that lost each other, or whose states differ."""
+
+
 class DivergedError(ZofcError):
     """The loss became infinite or not a number."""
 

@@ -50,3 +50,15 @@ VIT_BLOCKS = 200
 VIT_WIDTH = 16_384
 VIT_PIXELS = 4096  # side of an image
 VIT_TOKENS = 16_384
+
+# teaching over HTTP
+UPLOAD_FILES = 200  # of a request
+UPLOAD_FILE_BYTES = 40_000_000
+UPLOAD_BYTES = 400_000_000  # of a request in all
+UPLOAD_PIXELS = 64_000_000  # decoded, 192 MB
+PREDICT_FILES = 32  # of a request
+JSON_BODY_BYTES = 20_000
+PICTURES_PER_CLASS = 2000
+TAUGHT_CLASSES = 1000
+CLASS_NAME_LETTERS = 100
+UNDO_LESSONS = 10  # models of so many lessons before the last are kept

@@ -118,7 +118,7 @@ def _measured(training: TaskTraining, notices: list[str], steps: int, task: int,
     rss_peak = process_memory()[1]
 
     on_progress("evaluating")
-    shown, _ = next(model.plain_batches(training.loader))
+    shown, _ = next(iter(model.plain_batches(training.loader)))
     with measure_peak(device, own) as scoring:
         model.scores(shown)
     evaluation = _median(partial(model.scores, shown), steps, device) / len(shown)

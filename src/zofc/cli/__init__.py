@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import os
 import sys
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from zofc.cli import run, recommend, catalog, show, model, teach, export, analys
 
 from zofc.cli.application import app, err, is_override, out, print_error
 from zofc.cli.run import DEMONSTRATION
-from zofc.errors import ZofcError
+from zofc.errors import RanksError, ZofcError
 from zofc.paths import explain_os_error
 
 __all__ = ["DEMONSTRATION", "app", "err", "is_override", "main", "out"]
@@ -24,6 +25,7 @@ __all__ = ["DEMONSTRATION", "app", "err", "is_override", "main", "out"]
 
 @app.callback(invoke_without_command=True)
 def _version(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
 ) -> None:
     if version:
@@ -31,6 +33,11 @@ def _version(
 
         typer.echo(zofc.__version__)
         raise typer.Exit
+    if "RANK" in os.environ and (command := context.invoked_subcommand) not in (None, "run"):
+        from zofc.ranks import several_processes
+
+        if several_processes():
+            raise RanksError(f"zofc {command} is one process; start it without torchrun, which is for zofc run")
 
 
 def _reflow_help() -> None:
@@ -53,6 +60,8 @@ def main() -> None:
         app()
     except ZofcError as error:
         print_error(error)
+        if isinstance(error, RanksError):  # an orderly exit would wait for messages of processes that are gone
+            os._exit(error.exit_code)
         raise SystemExit(error.exit_code) from None
     except OSError as error:
         print_error(f"{explain_os_error(error)}: {error.filename}" if error.filename else explain_os_error(error))

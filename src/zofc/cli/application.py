@@ -92,8 +92,12 @@ def warn(text: str) -> None:
 
 
 def print_error(error: object) -> None:
-    """Print an error to standard error."""
-    err.print(Text.assemble(("zofc:", "bold red"), f" {error}"), soft_wrap=True)
+    """Print an error to standard error; of several processes, all but the first say which they are."""
+    rank = os.environ.get("RANK", "0") if os.environ.get("WORLD_SIZE", "1") != "1" else "0"
+    err.quiet = False  # which it is on all ranks but the first
+    err.print(
+        Text.assemble(("zofc:" if rank == "0" else f"zofc, rank {rank}:", "bold red"), f" {error}"), soft_wrap=True
+    )
 
 
 @contextmanager

@@ -12,7 +12,8 @@ from zofc.cli.application import app, out
 from zofc.errors import Interrupted, RecipeError, nearest
 
 if TYPE_CHECKING:
-    from zofc.studies.grid import Cell
+    from zofc.studies.cells import Cell
+    from zofc.studies.reproduce import Plan
 
 FIRST_SEED = 1993
 
@@ -32,7 +33,13 @@ def reproduce(
     ] = None,
     fast: Annotated[bool, typer.Option("--fast", help="forward gradients in bf16 in place of differences")] = False,
     seeds: Annotated[int, typer.Option(min=1, help="how many, from 1993 on")] = 1,
-    workers: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="runs at a time; by default 1, or as many as a cluster has room for")
+    ] = None,
+    on: Annotated[
+        str,
+        typer.Option(help="where: local; ray (the cluster of this machine, or one of its own); ray://HOST:PORT"),
+    ] = "local",
     runs: Annotated[Path, typer.Option(help="where the runs are kept, and found again")] = Path("runs/studies"),
     output: Annotated[Path, typer.Option(help="tables and figures go below it, to SCALE/STUDY")] = Path("studies"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show the plan and how long it will take")] = False,
@@ -43,37 +50,46 @@ def reproduce(
     and started again at any time. Times are measured one run at a time, however many workers there are. Ends with
     status 1 if a run failed; the others go on.
     """
-    from zofc.studies import reproduce as studies
-    from zofc.studies.catalogue import STUDIES, get_study
+    from zofc.studies.places import get_place
     from zofc.studies.pool import STOPPED
-    from zofc.studies.scale import get_scale
-    from zofc.studies.settings import DATASETS, PAPERS
+    from zofc.studies.reproduce import output_folder, run_plan
 
-    names, changes = [word for word in study if "=" not in word], tuple(word for word in study if "=" in word)
-    if not names:
-        raise RecipeError("which table or figure? Give its name (zofc list studies), or all")
-    named = [tuple(STUDIES.values()) if name == "all" else (get_study(name),) for name in dict.fromkeys(names)]
-    datasets = tuple(dataset or PAPERS)
-    for name in datasets:
-        if name not in DATASETS:
-            raise RecipeError(f"--dataset: unknown data set '{name}'{nearest(name, DATASETS)}")
-    at = get_scale(scale).faster() if fast else get_scale(scale)
-    chosen = tuple(dict.fromkeys(one for some in named for one in studies.studies_on(some, datasets)))
-    plan = studies.Plan(chosen, at, tuple(range(FIRST_SEED, FIRST_SEED + seeds)), datasets, changes, runs)
+    plan = _plan(study, scale, fast, tuple(dataset or ()), seeds, runs)
+    place = get_place(on, workers, out.print)
     out.print(f"{plan.standing()}; scale {scale}: {plan.scale.says}")
     if dry_run:
-        _print_plan(plan.open(), workers)
+        _print_plan(plan.open(), workers or 1)
         return
     try:
-        grids = studies.run_plan(plan, output, workers, out.print)
+        grids = run_plan(plan, output, place, out.print)
     except KeyboardInterrupt:  # between two runs
         raise Interrupted(STOPPED) from None
     for grid in grids.values():
         out.print()
         out.print(grid)
-    out.print(f"\ntables and figures are in {studies.output_folder(output, at)}")
+    out.print(f"\ntables and figures are in {output_folder(output, plan.scale)}")
     if any(grid.warnings for grid in grids.values()):
         raise typer.Exit(1)
+
+
+def _plan(words: list[str], scale: str, fast: bool, dataset: tuple[str, ...], seeds: int, runs: Path) -> Plan:
+    """The studies that the words name, with the changes among them."""
+    from zofc.studies.catalogue import STUDIES, get_study
+    from zofc.studies.reproduce import Plan, studies_on
+    from zofc.studies.scale import get_scale
+    from zofc.studies.settings import DATASETS, PAPERS
+
+    names, changes = [word for word in words if "=" not in word], tuple(word for word in words if "=" in word)
+    if not names:
+        raise RecipeError("which table or figure? Give its name (zofc list studies), or all")
+    named = [tuple(STUDIES.values()) if name == "all" else (get_study(name),) for name in dict.fromkeys(names)]
+    datasets = dataset or tuple(PAPERS)
+    for name in datasets:
+        if name not in DATASETS:
+            raise RecipeError(f"--dataset: unknown data set '{name}'{nearest(name, DATASETS)}")
+    at = get_scale(scale).faster() if fast else get_scale(scale)
+    chosen = tuple(dict.fromkeys(one for some in named for one in studies_on(some, datasets)))
+    return Plan(chosen, at, tuple(range(FIRST_SEED, FIRST_SEED + seeds)), datasets, changes, runs)
 
 
 def _print_plan(cells: dict[str, Cell], workers: int) -> None:

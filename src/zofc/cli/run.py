@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zofc.cli.application import PluginFiles, Quiet, app, finish_runs, note, out, say, split_words
+from zofc.cli.application import PluginFiles, Quiet, app, err, finish_runs, note, out, say, split_words
 from zofc.errors import Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from zofc.ranks import Ranks
     from zofc.recipe import Recipe
     from zofc.runfolder import Run
 
@@ -46,8 +48,9 @@ def run(
     zofc/base and ridge/base, which trains nothing), a note names those that run without it. To give an override to one
     recipe alone, run that recipe by a command of its own.
     """
-    from zofc.runfolder.run import open_run, page_in
+    from zofc.runfolder.run import open_run
 
+    _speak_once(again)
     names, overrides = split_words(words or [])
     stopped, names = _split_run_folders(resume, names)
     if stopped and (again or len(names) > (len(stopped) == 1)):
@@ -59,13 +62,37 @@ def run(
             _print_recipe(recipe, bool(plugin))
         return
 
+    from zofc.ranks import join_ranks
     from zofc.training.runs import resume_run, start_run
 
-    if stopped:
-        folders = [resume_run(path, recipe) for path, recipe in zip(stopped, recipes, strict=True)]
-    else:
-        folders = [start_run(recipe, runs, again) for recipe in recipes]
-    _train_all(folders, [reasons for _, reasons in choices], quiet)
+    with join_ranks() as ranks:
+        if not ranks.first:
+            from zofc.runfolder import Run
+
+            folders = [Run(path) for path in ranks.text_of_first("").split("\0")]
+        elif stopped:
+            folders = [resume_run(path, recipe) for path, recipe in zip(stopped, recipes, strict=True)]
+        else:
+            folders = [start_run(recipe, runs, again) for recipe in recipes]
+        if ranks.first:
+            ranks.text_of_first("\0".join(str(folder.path.resolve()) for folder in folders))
+        _train_all(folders, [reasons for _, reasons in choices], quiet, ranks)
+    if ranks.first:
+        _finish(folders, runs, resume)
+
+
+def _speak_once(again: bool) -> None:
+    """Of the processes that torchrun starts, the first one alone prints."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return
+    out.quiet = err.quiet = os.environ.get("RANK", "0") != "0"
+    if again and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
+        raise typer.BadParameter("--again begins a new run at every restart of torchrun; leave out --max-restarts")
+
+
+def _finish(folders: Sequence[Run], runs: Path, resume: Path | None) -> None:
+    from zofc.runfolder.run import page_in
+
     page = runs if resume is None else resume if len(folders) == 1 else resume.parent
     finish_runs([folder.path for folder in folders], page_in(page))
     for folder in folders:
@@ -130,17 +157,18 @@ def _print_recipe(recipe: Recipe, plugins: bool) -> None:
     out.print(dump_recipe(recipe), highlight=False, end="", soft_wrap=True)
 
 
-def _train_all(runs: Sequence[Run], reasons: Sequence[Sequence[str]], quiet: bool) -> None:
+def _train_all(runs: Sequence[Run], reasons: Sequence[Sequence[str]], quiet: bool, ranks: Ranks) -> None:
     """Train what is left of the runs, one after another. The message of an interruption continues all of them."""
     from zofc.report.progress import Display
     from zofc.training.runs import data_changed, train
 
     for number, one in enumerate(runs):
-        if one.finished and not quiet:
+        finished = ranks.first and one.finished
+        if finished and not quiet:
             say(f"{one} is finished already (run anew with --again)")
-        for change in data_changed(one) if one.finished else ():
+        for change in data_changed(one) if finished else ():
             note(f"{change}; --again trains anew")
         try:
-            train(one, [Display(out, quiet)], reasons[number])
+            train(one, [Display(out, quiet)] if ranks.first else [], reasons[number], ranks)
         except Interrupted as stop:
             raise Interrupted(stop.what, *(rest for rest in runs[number:] if not rest.finished)) from None

@@ -1,4 +1,5 @@
-"""`zofc learn`, `rename` and `forget`: teach a finished run over time. The result is a new folder each time."""
+"""`zofc teach`: a server and a page to teach a run in; `zofc learn`, `rename` and `forget` change a finished run, each
+time in a new folder."""
 
 from __future__ import annotations
 
@@ -8,11 +9,60 @@ from typing import Annotated
 
 import typer
 
-from zofc.cli.application import PluginFiles, Quiet, RunPath, app, finish_runs, is_override, out, say
+from zofc.cli.application import (
+    DeviceName,
+    PluginFiles,
+    Quiet,
+    RunPath,
+    app,
+    finish_runs,
+    is_override,
+    out,
+    say,
+    split_words,
+)
 
 OutputFolder = Annotated[
     Path | None, typer.Option("--output", "-o", help="Folder of the result; beside the run by default.")
 ]
+
+
+@app.command()
+def teach(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN] [KEY=VALUE]...",
+            help="A run folder, which may be new; settings of a new run, such as backbone.name=FILE.",
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to serve; any other opens the server to the network.")
+    ] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="The first free one from 8321 by default.")] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
+    api_only: Annotated[bool, typer.Option("--api-only", help="Serve the API without the page.")] = False,
+    device: DeviceName = None,
+    plugin: PluginFiles = None,
+) -> None:
+    """Teach a model in the browser, with pictures of your own: a page on this machine, and an HTTP API.
+
+    Goes on with RUN, or begins runs/taught with the recommended learner. Everything that is taught is kept in the run
+    folder. For services, ZOFC_TEACH_TOKEN sets the token of the API.
+    """
+    from importlib.util import find_spec
+
+    from zofc.errors import RunError
+
+    if missing := [name for name in ("fastapi", "uvicorn", "python_multipart") if find_spec(name) is None]:
+        raise RunError(f"zofc teach needs {', '.join(missing)}; install the extra: pip install 'zofc[teach]'")
+    from zofc.teach.start import Options, prepare_run, serve
+
+    runs, overrides = split_words(words or [])
+    if len(runs) > 1:
+        raise typer.BadParameter("give one run folder, and settings as key=value")
+    run = prepare_run(Path(runs[0]) if runs else None, overrides, say)
+    serve(run, Options(host, port, browser, api_only, device), say)
 
 
 @app.command()

@@ -45,12 +45,28 @@ class Request:
     indices: NDArray[np.int64]
     crops: Crops | None  # None: the test view
 
+    def part(self, where: slice) -> Request:
+        """Some images of the batch, each cut as in the whole of it."""
+        crops = None if self.crops is None else Crops(self.crops.boxes[where], self.crops.flips[where])
+        return Request(self.indices[where], crops)
+
     def pieces(self, size: int) -> Iterator[Request]:
         """The same batch in requests of at most `size` images."""
-        for start in range(0, len(self.indices), size):
-            some = slice(start, start + size)
-            crops = None if self.crops is None else Crops(self.crops.boxes[some], self.crops.flips[some])
-            yield Request(self.indices[some], crops)
+        return (self.part(slice(start, start + size)) for start in range(0, len(self.indices), size))
+
+
+@dataclass(frozen=True)
+class BatchSequence:
+    """Batches in order, each made when it is asked for; some of them without the others."""
+
+    make: Callable[[slice], Iterator[Batch]]  # those of a slice of their numbers
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.make(slice(None))
+
+    def every(self, start: int, step: int) -> Iterator[Batch]:
+        """Each `step`-th batch from number `start` on."""
+        return self.make(slice(start, None, step))
 
 
 class Loader:
@@ -80,7 +96,7 @@ class Loader:
         self.workers, self.threads = workers, threads
         self.stream = stream
         self.trained: NDArray[np.int64] | None = None  # the images that epochs are made of; None: all
-        self.kept: dict[int, list[Cut]] = {}  # the test view's, by the size of a batch
+        self.kept: dict[tuple[int, str], list[Cut]] = {}  # the test view's, by the size of a batch and which of them
         self.made_on = torch.device("cpu") if stream else self.device
         self.ahead = self.made_on.type == "cuda" if ahead is None else ahead
         if path == "auto" and stream and self.device.type == "cuda":
@@ -94,9 +110,14 @@ class Loader:
         if self.path == "device" and self.array is None:
             raise DataError("training.loading: 'device' needs images of one size in memory; use auto or workers")
 
+    @property
+    def epoch_size(self) -> int:
+        """Images in an epoch."""
+        return len(self.image_set) if self.trained is None else len(self.trained)
+
     def steps(self, batch_size: int) -> int:
         """Batches in an epoch; the last may be smaller."""
-        return -(-(len(self.image_set) if self.trained is None else len(self.trained)) // batch_size)
+        return -(-self.epoch_size // batch_size)
 
     def epoch_order(self, rng_name: Sequence[str | int]) -> NDArray[np.int64]:
         """The images of an epoch in its order."""
@@ -105,25 +126,34 @@ class Loader:
         return seeds.stream(int(seed), *name, "order").permutation(among)
 
     def train_batches(
-        self, batch_size: int, rng_name: Sequence[str | int], start: int = 0, augment: bool = True
+        self,
+        batch_size: int,
+        rng_name: Sequence[str | int],
+        which: slice = slice(None),
+        augment: bool = True,
+        part: Callable[[int], slice] = slice,
     ) -> Iterator[Batch]:
-        """An epoch from batch `start` on, in the test view if not `augment`; `rng_name` is (seed, name…)."""
+        """The batches `which` of an epoch, in the test view if not `augment`; `rng_name` is (seed, name…). `part` says
+        which images of a batch of so many are made, all by default."""
         seed, *name = rng_name
         order = self.epoch_order(rng_name)
 
         def requests() -> Iterator[Request]:
-            for step in range(start, self.steps(batch_size)):
+            for step in range(self.steps(batch_size))[which]:
                 indices = order[step * batch_size : (step + 1) * batch_size]
                 rng = seeds.stream(int(seed), *name, "crops", step)
-                yield Request(indices, self.train_view.draw(self.sizes[indices], rng) if augment else None)
+                crops = self.train_view.draw(self.sizes[indices], rng) if augment else None
+                yield Request(indices, crops).part(part(len(indices)))
 
         return self._serve(requests(), self.train_view if augment else self.test_view)
 
-    def test_batches(self, batch_size: int, indices: NDArray[np.int64] | None = None) -> Iterator[Batch]:
-        """All images in order, or those of `indices`, with the test view."""
+    def test_batches(
+        self, batch_size: int, indices: NDArray[np.int64] | None = None, which: slice = slice(None)
+    ) -> Iterator[Batch]:
+        """All images in order, or those of `indices`, with the test view; the batches `which` alone."""
         order = np.arange(len(self.image_set)) if indices is None else indices
-        requests = (Request(order[k : k + batch_size], None) for k in range(0, len(order), batch_size))
-        kept = batch_size if self.kept_bytes and indices is None else None
+        requests = (Request(order[k : k + batch_size], None) for k in range(0, len(order), batch_size)[which])
+        kept = (batch_size, str(which)) if self.kept_bytes and indices is None else None
         batches = self._serve(requests, self.test_view, kept)
         return ((images.to(self.device, non_blocking=True), labels.to(self.device)) for images, labels in batches)
 
@@ -150,12 +180,14 @@ class Loader:
         return self.test_view.resamplings(height, width, self.made_on)
 
     def _serve(
-        self, requests: Iterator[Request], view: TrainView | TestView, kept: int | None = None
+        self, requests: Iterator[Request], view: TrainView | TestView, kept: tuple[int, str] | None = None
     ) -> Iterator[Batch]:
         batches = self._make(requests, view, kept)
         return make_ahead(batches, self.made_on, self.path == "device") if self.ahead else batches
 
-    def _make(self, requests: Iterator[Request], view: TrainView | TestView, kept: int | None) -> Generator[Batch]:
+    def _make(
+        self, requests: Iterator[Request], view: TrainView | TestView, kept: tuple[int, str] | None
+    ) -> Generator[Batch]:
         mean, std = (
             None if stat is None else torch.tensor(stat, device=self.made_on) for stat in (view.mean, view.std)
         )
@@ -164,7 +196,7 @@ class Loader:
             places = indices.to(self.made_on, non_blocking=True)
             yield normalise(pixels.to(self.made_on, non_blocking=True), mean, std, pinned), self.labels[places]
 
-    def _cuts(self, requests: Iterator[Request], kept: int | None) -> Iterator[Cut]:
+    def _cuts(self, requests: Iterator[Request], kept: tuple[int, str] | None) -> Iterator[Cut]:
         """Cut images, as they are made or as they were kept when all batches of this size were made before."""
         by_workers = self._by_threads if self.threads else self._by_processes
         if self.path == "device":

@@ -20,7 +20,8 @@ Changes = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", h
 Seeds = Annotated[str, typer.Option(help="seeds, separated by commas")]
 Out = Annotated[Path, typer.Option(help="the result file, continued if it is there")]
 Runs = Annotated[Path, typer.Option(help="where run folders are kept")]
-Workers = Annotated[int, typer.Option(min=1, help="runs at a time")]
+Workers = Annotated[int | None, typer.Option(min=1, help="runs at a time")]
+On = Annotated[str, typer.Option(help="where cells run: local, ray, or ray://HOST:PORT")]
 Results = Annotated[Path, typer.Option(help="a folder of result files, relative to the root")]
 Root = Annotated[Path, typer.Option(help="the repository")]
 Check = Annotated[bool, typer.Option("--check", help="write nothing; say what would change, with status 1")]
@@ -35,18 +36,20 @@ def run_rates(
     rates: Annotated[str, typer.Option(help="rates for every line, in place of its own")] = "",
     seeds: Seeds = "1",
     runs: Runs = Path("runs/rates"),
-    workers: Workers = 1,
+    workers: Workers = None,
+    on: On = "local",
 ) -> None:
     """Search learning rates on a backbone, one line and one rate at a time."""
     from zofc.evidence.lines import LINES, get_line
     from zofc.evidence.rates import search_rates
+    from zofc.studies.places import get_place
 
     names = _words(lines) or [name for name, line in LINES.items() if line.scan]
     for name in names:
         if not get_line(name).scan:
             raise RecipeError(f"--lines: {name} has no learning rate of its own to search")
     chosen = _numbers(rates, "--rates", float)
-    show(search_rates(names, chosen, _numbers(seeds, "--seeds", int), changes or [], out, runs, workers))
+    show(search_rates(names, chosen, _numbers(seeds, "--seeds", int), changes or [], out, runs, get_place(on, workers)))
 
 
 @commands.command("recipe-rates")
@@ -66,16 +69,19 @@ def run_grid_part(
     lines: Lines = "",
     seeds: Seeds = "1993,1994,1995",
     runs: Runs = Path("runs/grid"),
-    workers: Workers = 1,
+    workers: Workers = None,
+    on: On = "local",
 ) -> None:
     """Train a part of the evidence with searched learning rates."""
     from zofc.evidence.lines import get_line, get_part
     from zofc.evidence.parts import run_part
+    from zofc.studies.places import get_place
 
     names = _words(lines)
     for name in names:
         get_line(name)
-    show(run_part(get_part(part), names, _numbers(seeds, "--seeds", int), changes or [], rates, out, runs, workers))
+    place, chosen = get_place(on, workers), _numbers(seeds, "--seeds", int)
+    show(run_part(get_part(part), names, chosen, changes or [], rates, out, runs, place))
 
 
 @commands.command("verdicts")
@@ -112,13 +118,15 @@ def run_demos(
     out: Out = Path("results/demo.json"),
     seeds: Seeds = "1993,1994,1995",
     runs: Runs = Path("runs/demo"),
-    workers: Workers = 1,
+    workers: Workers = None,
+    on: On = "local",
 ) -> None:
     """Run the demonstrations over several seeds."""
     from zofc.evidence.demo import demo_cells, demo_table
     from zofc.studies.grid import collect
+    from zofc.studies.places import get_place
 
-    show(demo_table(collect(list(demo_cells(_numbers(seeds, "--seeds", int))), runs, out, {}, workers)))
+    show(demo_table(collect(list(demo_cells(_numbers(seeds, "--seeds", int))), runs, out, {}, get_place(on, workers))))
 
 
 @commands.command("picture")
@@ -143,15 +151,16 @@ def run_photographs(
     seeds: Seeds = "1993,1994,1995",
     folder: Annotated[Path, typer.Option(help="where the folders of photographs are made")] = Path("build/photographs"),
     runs: Runs = Path("runs/photographs"),
-    workers: Workers = 1,
+    workers: Workers = None,
 ) -> None:
     """Learn folders of photographs by default and with other recipes."""
     from zofc.evidence.photographs import photograph_cells, photographs_table
     from zofc.studies.grid import collect
+    from zofc.studies.places import LocalPool
 
     counts, chosen = _numbers(images, "--images", int), _numbers(seeds, "--seeds", int)
     cells = list(photograph_cells(_words(backbones), counts, chosen, changes or [], folder))
-    show(photographs_table(collect(cells, runs, out, {"changes": changes or []}, workers)))
+    show(photographs_table(collect(cells, runs, out, {"changes": changes or []}, LocalPool(workers or 1))))
 
 
 @commands.command("estimators")
@@ -162,15 +171,17 @@ def run_estimators(
     seeds: Seeds = "1993,1994,1995",
     epochs: Annotated[int, typer.Option(help="of every group")] = 5,
     runs: Runs = Path("runs/estimators"),
-    workers: Workers = 1,
+    workers: Workers = None,
+    on: On = "local",
 ) -> None:
     """Train ZO-FC with each estimator on one slice, beside its anchors."""
     from zofc.evidence.estimators import estimator_cells, estimators_table
     from zofc.studies.grid import collect
+    from zofc.studies.places import get_place
 
     cells = list(estimator_cells(_numbers(seeds, "--seeds", int), factor, epochs, changes or []))
     about = {"epochs": epochs, "factor": factor, "settings": changes or []}
-    show(estimators_table(collect(cells, runs, out, about, workers)))
+    show(estimators_table(collect(cells, runs, out, about, get_place(on, workers))))
 
 
 def _write(texts: dict[Path, str], check: bool) -> None:

@@ -25,7 +25,7 @@ from zofc.report.drawing import COLOURS
 from zofc.report.figures import accuracy_over_tasks
 from zofc.report.grid import Grid
 from zofc.runfolder import Run, read_runs, write_atomic
-from zofc.studies.grid import Cell
+from zofc.studies.cells import Cell
 from zofc.units import MIB, NONE
 
 DEMOS = ("simplecil", "ridge", "zo-ridge", "classifier", "zofc", "first-order", "finetune", "joint")

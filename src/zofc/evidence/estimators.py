@@ -12,7 +12,7 @@ from typing import Any
 from zofc.evidence.rows import spread
 from zofc.recipe import load_recipe
 from zofc.report.grid import Grid
-from zofc.studies.grid import Cell
+from zofc.studies.cells import Cell
 
 _FORWARD = ("training.precision=bf16", "optimize.peft.estimator=forward_gradient", "optimize.peft.chunk=4")
 _STACKED = ("optimize.peft.chunk=8",)

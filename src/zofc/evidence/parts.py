@@ -9,8 +9,10 @@ from zofc.evidence.lines import LINES, GridPart, line_recipe
 from zofc.evidence.rates import SearchedRates, best_rates, rates_of
 from zofc.evidence.rows import RowTable, accuracy_cells, add_rows, result_rows
 from zofc.report.grid import Grid
-from zofc.studies.grid import Cell, collect
+from zofc.studies.cells import Cell
+from zofc.studies.grid import collect
 from zofc.studies.jobs import CellRow
+from zofc.studies.places import HERE, Place
 
 
 def part_cells(
@@ -37,12 +39,12 @@ def run_part(
     rates: Path | None,
     out: Path,
     runs: Path,
-    workers: int = 1,
+    place: Place = HERE,
 ) -> Grid:
     """Train what is left of a part and keep its rows in `out`; the table of all that the file has."""
     known = None if rates is None else best_rates(result_rows(rates))
     cells = part_cells(part, names or part.lines, seeds, changes, known)
-    collect(cells, runs, out, {"title": part.title, "changes": [*part.changes, *changes]}, workers)
+    collect(cells, runs, out, {"title": part.title, "changes": [*part.changes, *changes]}, place)
     return part_table(result_rows(out))
 
 

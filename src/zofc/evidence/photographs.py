@@ -27,7 +27,7 @@ from zofc.recipe import Recipe, load_recipe
 from zofc.report.grid import Grid
 from zofc.runfolder import write_atomic
 from zofc.seeds import stream
-from zofc.studies.grid import Cell
+from zofc.studies.cells import Cell
 from zofc.units import NONE
 
 IMAGES = (10, 25, 100)  # training images a class

@@ -17,7 +17,9 @@ from zofc.errors import RunError
 from zofc.evidence.lines import LINES, line_recipe
 from zofc.evidence.rows import result_rows
 from zofc.report.grid import Grid
-from zofc.studies.grid import Cell, collect
+from zofc.studies.cells import Cell
+from zofc.studies.grid import collect
+from zofc.studies.places import HERE, Place
 from zofc.units import NONE
 
 SCAN_SETTING = "cifar100-inc10"
@@ -51,7 +53,7 @@ def search_rates(
     changes: Sequence[str],
     out: Path,
     runs: Path,
-    workers: int = 1,
+    place: Place = HERE,
 ) -> Grid:
     """Train what is left of a search and keep its rows in `out`; the table of all that the file has."""
     about = {"setting": SCAN_SETTING, "changes": list(changes)}
@@ -60,7 +62,7 @@ def search_rates(
         batch = [name for name in scanned if ("head" in LINES[name].scan) is stage]
         if batch:
             known = best_rates(result_rows(out)) if out.is_file() else {}
-            collect(scan_cells(batch, rates, seeds, changes, known), runs, out, about, workers)
+            collect(scan_cells(batch, rates, seeds, changes, known), runs, out, about, place)
     return rates_table(result_rows(out))
 
 

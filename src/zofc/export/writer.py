@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +25,7 @@ from zofc.model.ridge import RidgeHead
 from zofc.paths import explain_os_error
 from zofc.recipe import change_recipe, dump_recipe
 from zofc.runfolder import open_run
-from zofc.runfolder.files import json_text
+from zofc.runfolder.files import json_text, new_folder
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import check_recipe, require_plugins
 from zofc.training.saved_models import finished_checkpoint
@@ -65,7 +63,7 @@ def export_run(
     run.check_weights(model.backbone.checksum)
     model.restore(progress.classes, progress.tasks, checkpoint.method, progress.calibration)
     manifest = describe_model(model, recipe, progress, precision)
-    with _new_folder(target) as folder:
+    with _bundle_folder(target) as folder:
         nodes = _write_graphs(folder, model, manifest, predict_only, on_progress)
         (folder / bundle.BUNDLE_RECIPE).write_text(dump_recipe(run.recipe), "utf-8")
         if not predict_only:
@@ -141,19 +139,11 @@ def _check_target(target: Path) -> None:
 
 
 @contextmanager
-def _new_folder(target: Path) -> Iterator[Path]:
-    """A folder that takes the place of `target` when the block ends well, and is gone otherwise."""
-    folder, old = (target.with_name(f".{target.name}.{os.getpid()}.{end}") for end in ("new", "old"))
-    shutil.rmtree(folder, ignore_errors=True)
+def _bundle_folder(target: Path) -> Iterator[Path]:
+    """A folder for the files of a bundle, which takes the place of `target` when the block ends well."""
     try:
-        folder.mkdir(parents=True)
-        yield folder
-        if target.exists():
-            target.rename(old)
-        folder.rename(target)
+        with new_folder(target) as folder:
+            yield folder
     except OSError as error:
         reason = explain_os_error(error)
         raise BundleError(f"{target}: cannot be written ({reason}); choose another folder with --output") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)

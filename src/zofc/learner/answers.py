@@ -20,6 +20,14 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """The most likely classes of an image, best first, and whether it is of a learned class at all."""
+
+    best: list[Prediction]
+    known: bool
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """Accuracy (percent) in all and per class, and how often class i (row) was taken for class j (column)."""
 

@@ -25,7 +25,7 @@ from zofc.advice.features import clear_cached_features
 from zofc.data import ImageSet
 from zofc.data.source import Images
 from zofc.errors import DataError, RunError
-from zofc.learner.answers import Evaluation, Prediction, evaluate_answers
+from zofc.learner.answers import Answer, Evaluation, Prediction, evaluate_answers
 from zofc.learner.given_images import GivenImages, OneOrMore, list_images
 from zofc.learner.teaching import (
     divide_lesson,
@@ -184,6 +184,11 @@ class Learner:
         With `reject`, an image that is probably of none of the classes is answered by None. `reject` is the share of
         images of learned classes that may be rejected with it, such as 0.05.
         """
+        answers = self.answer(images, top, reject)
+        return [one.best for one in answers] if reject is None else [one.best if one.known else None for one in answers]
+
+    def answer(self, images: OneOrMore, top: int = 1, reject: float | None = None) -> list[Answer]:
+        """As `predict`, with the most likely classes of rejected images too."""
         if top < 1:
             raise DataError(f"top: expected at least 1, got {top}")
         if reject is not None and not 0 < reject < 1:
@@ -195,13 +200,11 @@ class Learner:
             scores, features = self._scores_and_features(images)
             known = self.model.is_known(scores, features, reject).tolist()
         best = self.model.probabilities(scores).topk(min(top, scores.shape[1]))
-        answers = [
-            [Prediction(self.classes[c], p) for c, p in zip(classes, chances, strict=True)]
-            for classes, chances in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        pairs = zip(best.indices.tolist(), best.values.tolist(), known or [True] * len(scores), strict=True)
+        return [
+            Answer([Prediction(self.classes[c], p) for c, p in zip(classes, chances, strict=True)], among)
+            for classes, chances, among in pairs
         ]
-        if known is None:
-            return answers
-        return [answer if among else None for answer, among in zip(answers, known, strict=True)]
 
     def predict_proba(self, images: OneOrMore) -> NDArray[np.float64]:
         """Calibrated probabilities (images, classes) in the order of `classes`; each row sums to one."""

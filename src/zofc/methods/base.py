@@ -23,6 +23,7 @@ from zofc.model.heads import CosineHead, Head
 from zofc.model.params import Moving, Resizable
 from zofc.model.ridge import CalibrationSample, RidgeHead
 from zofc.plugins import Registry
+from zofc.ranks import Ranks
 from zofc.recipe import METHOD_SECTIONS, Group, Recipe, Strict
 from zofc.seeds import Noise
 
@@ -53,6 +54,7 @@ class Method(nn.Module):
         self.backbone = backbone
         self.recipe = recipe
         self.noise: Noise | None = None  # of random layers, given by first-order steps
+        self.ranks = Ranks()  # over which the images of `begin_task` and `end_task` are divided
         self.tasks: list[range] = []  # class ids of each task so far, the current one last
 
     # -- tasks ---------------------------------------------------------------------------------------------------
@@ -99,10 +101,12 @@ class Method(nn.Module):
         """How the recipe's plan for a group applies to the current task."""
         return group
 
-    def planned_epochs(self, task: int) -> int:
-        """How many epochs a task is expected to train, 0 where no group moves any more; for the time that is left."""
+    def planned_epochs(self, task: int, images: int) -> int:
+        """How many epochs a task of so many images is expected to train, 0 where no group moves any more; for the time
+        that is left."""
         plans = self.recipe.optimize.values() if task < self.trained_tasks else ()
-        return max((plan.epochs for plan in plans if task < (plan.tasks or math.inf)), default=0)
+        batches = math.ceil(images / self.recipe.training.batch_size)
+        return max((plan.for_batches(batches).epochs for plan in plans if task < (plan.tasks or math.inf)), default=0)
 
     def begin_task(self, batches: Batches) -> str | None:
         """Before the first step of a task, without images that are held back; may return a notice for the user."""
@@ -224,7 +228,7 @@ class Method(nn.Module):
     @torch.no_grad()
     def all_features(self, batches: Batches, extract: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Features of all training images of the task and their labels, on the CPU."""
-        pairs = [(extract(images).cpu(), labels.cpu()) for images, labels in batches()]
+        pairs = [(features.cpu(), labels.cpu()) for features, labels in self.ranks.in_order(batches(), extract)]
         if not pairs:
             raise DataError("a task has no training images")
         features, labels = zip(*pairs, strict=True)
@@ -251,8 +255,8 @@ class Method(nn.Module):
     ) -> None:
         """Include images of `new` classes and of others in the sums of their features, and set rows to the means."""
         extract, before = self.fixed_batches(extract), means.counts.clone()
-        for images, labels in batches():
-            means.add(extract(images), labels)
+        for features, labels in self.ranks.in_order(batches(), extract):
+            means.add(features, labels)
         if not bool((means.counts[new.start : new.stop] > 0).all()):
             raise DataError("a class has no training images to take the mean of")
         before[new.start : new.stop] = 1
@@ -274,10 +278,10 @@ class Method(nn.Module):
     @torch.no_grad()
     def class_means(self, batches: Batches, classes: range, extract: Callable[[Tensor], Tensor]) -> Tensor:
         """Mean feature of each class over its training images, (classes, width)."""
-        sums: Tensor | None = None
+        sums, dtype = None, torch.float32
         counts = torch.zeros(len(classes), dtype=torch.float64)
-        for images, labels in batches():
-            features = extract(images).cpu().double()
+        for found, labels in self.ranks.in_order(batches(), extract):
+            features, dtype = found.cpu().double(), found.dtype
             where = labels.cpu() - classes.start
             if sums is None:
                 sums = torch.zeros(len(classes), features.shape[-1], dtype=torch.float64)
@@ -285,7 +289,7 @@ class Method(nn.Module):
             counts += torch.bincount(where, minlength=len(classes))
         if sums is None or not bool((counts > 0).all()):
             raise DataError("a class has no training images to take the mean of")
-        return (sums / counts[:, None]).float()
+        return (sums / counts[:, None]).to(dtype)
 
 
 METHODS: Registry[type[Method]] = Registry("method", "method.name", "zofc.methods")

@@ -106,18 +106,20 @@ class InfLora(Classifier):
     @torch.no_grad()
     def second_moments(self, batches: Batches) -> Tensor:
         """Mean of h hᵀ over all tokens of the task's images, per block, (blocks, width, width) in float64."""
-        vit, inserts, tokens = self.backbone.vit, self.inserts({}), 0
+        vit, inserts, tokens = self.backbone.vit, self.inserts({}), torch.zeros(1, dtype=torch.float64)
         total = torch.zeros(self.backbone.depth, self.backbone.width, self.backbone.width, dtype=torch.float64)
-        for images, _ in batches():
+        for images, _ in self.ranks.own(batches()):
             x = walking.embed(vit, images.to(self.backbone.dtype))
             tokens += x.shape[0] * x.shape[1]
             for number, block in enumerate(vit.blocks):
-                h = block.norm1(x).flatten(0, 1).float()
+                h = block.norm1(x).flatten(0, 1)
+                h = h.to(torch.promote_types(h.dtype, torch.float32))
                 total[number] += (h.mT @ h).cpu().double()
                 x = walking.walk_block(block, x, inserts[number])
-        if not tokens:
+        of_all = self.ranks.sum({"second moments": total, "tokens": tokens})
+        if not of_all["tokens"]:
             raise DataError("a task has no training images to learn its input directions from")
-        return total / tokens
+        return of_all["second moments"] / of_all["tokens"]
 
     # -- the loss ------------------------------------------------------------------------------------------------
 

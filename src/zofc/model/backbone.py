@@ -113,7 +113,9 @@ class Backbone:
         return {key: getattr(self, key) for key in keys}
 
 
-PRECISIONS = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+PRECISIONS = {
+    "fp64": torch.float64, "fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16,
+}  # fmt: skip
 
 
 def load_backbone(

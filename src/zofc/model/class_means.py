@@ -33,8 +33,8 @@ class ClassMeans(Resizable):
         self.counts += torch.bincount(labels.cpu(), minlength=len(self.counts))
 
     def rows(self) -> Tensor:
-        """The mean feature of each class, (classes, width), float32; zero for one without images."""
-        return (self.sums / self.counts.clamp_min(1)[:, None]).float()
+        """The mean feature of each class, (classes, width), zero for one without images."""
+        return self.sums / self.counts.clamp_min(1)[:, None]
 
     def remove(self, gone: Sequence[int]) -> None:
         """Drop these classes."""

@@ -315,4 +315,5 @@ class RidgeHead(Resizable):
 
     def scores(self, features: Tensor) -> Tensor:
         """Regression values (batch, classes)."""
-        return (self.regress_from(features) @ self.weights).float().to(features.device)
+        scores = self.regress_from(features) @ self.weights
+        return scores.to(features.device, torch.promote_types(features.dtype, torch.float32))

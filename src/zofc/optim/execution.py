@@ -10,12 +10,14 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from zofc.optim.division import Division
 from zofc.optim.evaluation import PointFeatures, Query, estimate_gradient, evaluate_features
 from zofc.optim.first_order import autograd_leaves, backbone_gradient, loss_gradient
 from zofc.optim.graphs import Recorder
 from zofc.optim.objective import Gradient, Objective
 from zofc.optim.optimizers import GroupOptimizer
 from zofc.optim.sets import FirstOrderSet, ParameterSet, ZerothOrderSet
+from zofc.ranks import Part
 from zofc.seeds import noise_key
 
 T = TypeVar("T")
@@ -25,8 +27,10 @@ StreamName = tuple[int, str, int]  # seed, "task", task
 class Execution:
     """The execution of the steps of one placement."""
 
-    def __init__(self, method: Objective, first: FirstOrderSet, stream: StreamName, graphs: bool) -> None:
-        self.method, self.first, self.stream = method, first, stream
+    def __init__(
+        self, method: Objective, first: FirstOrderSet, stream: StreamName, graphs: bool, division: Division
+    ) -> None:
+        self.method, self.first, self.stream, self.division = method, first, stream, division
         self.recorder = Recorder(graphs)
         self.notices: list[str] = []  # for the user, since they were last read
         self._ahead: dict[ZerothOrderSet, tuple[tuple[int, int], Tensor]] = {}  # by step and batch
@@ -68,16 +72,18 @@ class Execution:
 class Evaluation(NamedTuple):
     """Features that have been evaluated, and at which points."""
 
-    query: Query | None  # None: at the center alone
+    query: Query | None  # of this rank; None: at the center alone
+    directions: Query | None  # of all ranks
     features: PointFeatures
     recorder: Recorder  # of work that reads these features
 
 
 class BatchExecution:
-    """The gradients and estimates of one step on its batch."""
+    """The gradients and estimates of one step on its batch, of which `images` and `labels` are this rank's part."""
 
-    def __init__(self, execution: Execution, images: Tensor, labels: Tensor, step: int) -> None:
+    def __init__(self, execution: Execution, images: Tensor, labels: Tensor, step: int, part: Part) -> None:
         self.execution, self.method, self.recorder = execution, execution.method, execution.recorder
+        self.division, self.part = execution.division, part
         self.images, self.labels, self.step = images, labels.to(self.method.device), step
         on_host = images.device.type != self.method.device.type  # these come to the device a micro-batch at a time
         self.part_recorder = self.recorder if on_host else None
@@ -88,22 +94,24 @@ class BatchExecution:
         not depend on read the features at the center, which are evaluated together with the points of the first set.
         """
         if any(name in self.method.in_features for name in first):
-            return self._retry(self.execution.first, lambda: self._backward(first))
+            own = self._retry(self.execution.first, lambda: self._backward(first))
+            return self.division.gradient_of_all(own, self.part)
         evaluation, gradient = self._evaluate(sets[0] if sets else self.execution.first, first)
         if sets:
             self.evaluated[sets[0]] = evaluation
         assert gradient is not None
-        return gradient
+        return self.division.gradient_of_all(gradient, self.part)
 
     def estimate(self, part: ZerothOrderSet, hits: bool) -> Gradient:
         """The estimated gradient of a zeroth-order set at the present values of all parameters, the mean loss over its
         points and, if asked for, the hits."""
 
-        def work() -> Gradient:  # if repeated, evaluates the same features again: what they depend on has not moved
+        def work() -> tuple[Gradient, Query]:  # if repeated, evaluates the same features again: nothing of them moved
             evaluation = self.evaluated.pop(part, None) or self._evaluate(part, {})[0]
-            return self._estimate(evaluation, hits)
+            assert evaluation.directions is not None
+            return self._estimate(evaluation, hits), evaluation.directions
 
-        return self._retry(part, work)
+        return self.division.estimate_of_all(*self._retry(part, work), self.part)
 
     def _retry(self, part: ParameterSet, work: Callable[[], T]) -> T:
         return self.execution.retry_smaller(part, len(self.images), work)
@@ -111,9 +119,10 @@ class BatchExecution:
     def _evaluate(self, part: ParameterSet, first: Mapping[str, GroupOptimizer]) -> tuple[Evaluation, Gradient | None]:
         """The features at a set's points, and the gradient of the first-order groups that read those at the center. One
         recording covers both."""
-        query = None
+        query = directions = None
         if isinstance(part, ZerothOrderSet):
-            query = part.query(self.execution.directions(part, self.step, len(self.images)))
+            directions = part.query(self.execution.directions(part, self.step, self.part.whole))
+            query = self.division.own(directions, self.part)
 
         def work(images: Tensor, labels: Tensor, vectors: Tensor) -> tuple[PointFeatures, Gradient | None]:
             points = None if query is None else replace(query, vectors=vectors)
@@ -126,14 +135,14 @@ class BatchExecution:
             kind = ("evaluate", part.label, part.chunking, *first)
             result = self.recorder.run(kind, work, self.images, self.labels, vectors)
             if isinstance(part, ZerothOrderSet):
-                self.execution.draw_ahead(part, self.step + 1, len(self.images))
+                self.execution.draw_ahead(part, self.step + 1, self.part.whole)
             return result
 
         (features, gradient), recorder = self._retry(part, run)
-        return Evaluation(query, features, recorder), gradient
+        return Evaluation(query, directions, features, recorder), gradient
 
     def _estimate(self, evaluation: Evaluation, hits: bool) -> Gradient:
-        query, features, recorder = evaluation
+        query, _, features, recorder = evaluation
         assert query is not None
 
         def work(labels: Tensor, vectors: Tensor) -> Gradient:
@@ -147,8 +156,11 @@ class BatchExecution:
         micro_batch = self.execution.first.chunking.micro_batch
         key = noise_key(*self.execution.stream, "noise", self.step).to(self.method.device)
 
-        def work(images: Tensor, labels: Tensor, key: Tensor) -> Gradient:
-            return backbone_gradient(self.method, first, images, labels, key, micro_batch, self.part_recorder)
+        start = torch.full_like(key, self.part.where.start)  # an input: a recording may not know it
 
-        gradient: Gradient = self.recorder(("backward", *first, micro_batch), work, self.images, self.labels, key)
+        def work(images: Tensor, labels: Tensor, key: Tensor, start: Tensor) -> Gradient:
+            return backbone_gradient(self.method, first, images, labels, key, micro_batch, self.part_recorder, start)
+
+        kind = ("backward", *first, micro_batch)
+        gradient: Gradient = self.recorder(kind, work, self.images, self.labels, key, start)
         return gradient

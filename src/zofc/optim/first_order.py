@@ -50,9 +50,11 @@ def backbone_gradient(
     key: Tensor,
     micro_batch: int | None,
     recorder: Recorder | None = None,
+    start: Tensor | int = 0,
 ) -> Gradient:
     """The gradient of groups that the features depend on, summed over micro-batches; `key` is that of the noise of
-    random layers. A recorder may overwrite its result for one micro-batch with that for the next."""
+    random layers, and `start` the place of the first image in the batch of all ranks. A recorder may
+    overwrite its result for one micro-batch with that for the next."""
 
     def work(images: Tensor, labels: Tensor, key: Tensor, start: Tensor) -> Gradient:
         return _pass_gradient(method, groups, images, labels, Noise(key, start))
@@ -60,7 +62,7 @@ def backbone_gradient(
     total: dict[str, Tensor] = {}
     losses, hits = [], []
     for where, part in micro_batches(images, micro_batch, method.device):
-        inputs = part, labels[where], key, torch.full_like(key, where.start)
+        inputs = part, labels[where], key, torch.full_like(key, where.start) + start
         gradient = work(*inputs) if recorder is None else recorder(("part", *groups), work, *inputs)
         share = len(part) / len(images)
         if share == 1.0 and recorder is None:

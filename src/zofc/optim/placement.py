@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from zofc.optim.chunking import Chunking
+from zofc.optim.division import Division
 from zofc.optim.execution import BatchExecution, Execution
 from zofc.optim.graphs import RECORDING_STEPS
 from zofc.optim.objective import Gradient, Objective
@@ -62,32 +63,42 @@ class Placement:
         seed: int,
         task: int,
         graphs: bool = False,
+        division: Division | None = None,
     ) -> None:
         self.method, self.groups, self.plans = method, groups, plans
         self.first = first_order_set(groups, plans, seed, task)
         self.zeroth = zeroth_order_sets(groups, plans, method.in_features, seed, task)
-        self.execution = Execution(method, self.first, (seed, "task", task), graphs)
+        self.division = division or Division()
+        self.execution = Execution(method, self.first, (seed, "task", task), graphs, self.division)
         self.on_move: Callable[[SetMove], None] | None = None  # is shown each step of a zeroth-order set
 
     def step(
-        self, images: Tensor, labels: Tensor, epoch: int, step: int, active: ActiveSets | None = None
+        self,
+        images: Tensor,
+        labels: Tensor,
+        epoch: int,
+        step: int,
+        active: ActiveSets | None = None,
+        batch: int | None = None,
     ) -> StepReport:
         """One step of Algorithm 1 on a batch; `step` counts within the task and names the directions. `active` are the
-        sets that move, by default those of the epoch."""
+        sets that move, by default those of the epoch. Where several ranks take the step, `images` and `labels` are this
+        one's part of the `batch` images of all."""
         first, sets = self.active_sets(epoch) if active is None else active
-        batch = BatchExecution(self.execution, images, labels, step)
-        move = partial(self._move, images=len(labels), epoch=epoch, step=step)
+        part = self.division.images(len(labels) if batch is None else batch)
+        evaluation = BatchExecution(self.execution, images, labels, step, part)
+        move = partial(self._move, images=part.whole, epoch=epoch, step=step)
         reports: list[StepReport] = []
         if first:
             # lines 2–3: ψ ← ψ − η_ψ ∇_ψ L(φ, ψ; B)
-            reports.append(move(first.values(), batch.gradient(first, sets))[0])
-        for part in sets:
+            reports.append(move(first.values(), evaluation.gradient(first, sets))[0])
+        for zeroth in sets:
             # lines 5–14, at the updated ψ: φ ← φ − η_φ clip(ḡ) with ḡ = (1/Q) Σ_q (L⁺ − L⁻) / 2ε · Δ_q
-            estimate = batch.estimate(part, hits=not reports)
-            report, (update,) = move([part.optimizer], estimate)
+            estimate = evaluation.estimate(zeroth, hits=not reports)
+            report, (update,) = move([zeroth.optimizer], estimate)
             reports.append(report)
             if self.on_move is not None and estimate.shares is not None:
-                self.on_move(SetMove(part, epoch, step, estimate.shares, update))
+                self.on_move(SetMove(zeroth, epoch, step, estimate.shares, update))
         return next((report for report in reports if not math.isfinite(report.loss)), reports[0])
 
     def _move(

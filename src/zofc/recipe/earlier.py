@@ -18,9 +18,15 @@ ADDED_LATER: dict[str, dict[str, Any]] = {  # keys younger than version 0.1, wit
         "fixed_batches": False,
         "keep_features": False,
         "journal": True,
+        "divide": "images",
+        "check_ranks": 100,
     },
 }
-ADDED_TO_GROUPS: dict[str, Any] = {"tasks": None, "length": "own"}  # the same, in every group of `optimize`
+ADDED_TO_GROUPS: dict[str, Any] = {
+    "tasks": None,
+    "length": "own",
+    "steps": None,
+}  # the same, in every group of `optimize`
 
 
 def values_of_0_1(method: object, variant: object, head: object) -> dict[str, dict[str, Any]]:

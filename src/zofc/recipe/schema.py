@@ -213,6 +213,9 @@ class Group(Strict):
     )
     epochs: Epochs = Field(10, description="of each task, `start` among them")
     start: StartEpoch = Field(0, description="epochs before the group begins to move")
+    steps: Positive | None = Field(
+        None, description="most steps of a task: with more images it has fewer epochs, in whole ones, at least one"
+    )
     tasks: Positive | None = Field(None, description="tasks in which the group moves, all by default; then it is fixed")
     optimizer: Literal["sgd", "adam", "adamw", "sign"] = Field(
         "sgd", description="what makes a step of the (estimated) gradient; sign: SGD on its signs"
@@ -237,6 +240,13 @@ class Group(Strict):
     )
     chunk: Queries = Field(1, description="perturbed points evaluated in one forward pass; 1 needs the least memory")
     micro_batch: BatchSize | None = Field(None, description="images per pass through the backbone, all by default")
+
+    def for_batches(self, batches: int) -> Group:
+        """The plan for a task whose epochs have so many batches: no more whole epochs than `steps` allows."""
+        if self.steps is None:
+            return self
+        epochs = min(self.epochs, max(self.start + 1, self.steps // max(batches, 1)))
+        return self.model_copy(update={"epochs": epochs})
 
     @field_validator("min_lr")
     @classmethod
@@ -263,14 +273,21 @@ class TrainingSettings(Strict):
     eval_batch_size: BatchSize = Field(128, description="images at a time where nothing is trained")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N, mps")
     threads: Threads | None = Field(None, description="CPU threads, torch's choice by default")
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
-        "fp32", description="of the frozen weights and the activations; what is trained, and sums, stay fp32"
+    precision: Literal["fp64", "fp32", "tf32", "bf16", "fp16"] = Field(
+        "fp32",
+        description="of the frozen weights and the activations; what is trained stays fp32, under fp64 all is fp64",
     )
     memory: str | None = Field(
         None,
         description="most for weights and a step or scoring: 400MB, 1.5GiB or auto; picks micro_batch and chunk",
     )
     allow_noisy_differences: bool = Field(False, description="finite differences in less than fp32")
+    divide: Literal["images", "queries"] = Field(
+        "images", description="what the processes of torchrun divide: the images of a batch, or the queries of a step"
+    )
+    check_ranks: Positive = Field(
+        100, description="steps between two checks that the processes of torchrun have the same parameters"
+    )
     graphs: bool = Field(True, description="on CUDA, record a step once and replay it")
     compile: bool = Field(False, description="first order: blocks compiled by torch (a minute, and a C++ compiler)")
     recompute: bool = Field(False, description="first order: keep one activation a block, compute the rest again")

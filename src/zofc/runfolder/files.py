@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -70,6 +71,27 @@ def write_atomic(path: Path, data: bytes | str) -> None:
         finally:
             temporary.unlink(missing_ok=True)
     remove_leftovers(path.parent, path.name)
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """A folder that takes the place of `target` when the block ends well, and is gone otherwise."""
+    folder, old = (target.with_name(f".{target.name}.{os.getpid()}.{end}") for end in ("new", "old"))
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+        if target.exists():
+            target.rename(old)
+        try:
+            folder.rename(target)
+        except OSError:
+            if old.exists():
+                old.rename(target)
+            raise
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _open_temporary(path: Path) -> IO[bytes]:

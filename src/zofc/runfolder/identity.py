@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EXECUTION = (  # settings of a recipe's training section
     "device", "threads", "workers", "cache", "loggers", "checkpoint_minutes", "keep_tasks", "keep_features", "journal",
-    "graphs", "compile", "recompute", "memory", "check_adapter", "calibrate",
+    "graphs", "compile", "recompute", "memory", "check_adapter", "calibrate", "divide", "check_ranks",
 )  # fmt: skip
 
 

@@ -19,5 +19,11 @@ FEATURES_FILE = "{:02d}.safetensors"  # of a group of test images
 TASKS_FOLDER = "tasks"
 TASK_TENSORS = "{:02d}.safetensors"
 
+TAUGHT_FOLDER = "taught"  # what `zofc teach` was given
+TAUGHT_FILE = "taught.json"  # in it: classes, pictures and lessons
+PICTURES_FOLDER = "pictures"  # in it: files named by their content
+LESSONS_FOLDER = "lessons"  # in it: the models of the last lessons, each a run folder
+LESSON_MODEL = "{:06d}"
+
 COST_SUFFIX = ".cost.json"  # beside run folders: what a step of a recipe costs
 KEPT_RUNS_FOLDER = "kept"  # beside run folders: runs trained again because their tasks were needed

@@ -11,7 +11,7 @@ from zofc import paper
 from zofc.errors import RecipeError, nearest
 from zofc.methods import method_class
 from zofc.recipe import Recipe, change_recipe, load_recipe, recipe_names
-from zofc.studies.grid import Cell
+from zofc.studies.cells import Cell
 from zofc.studies.jobs import TRAIN, Job, MeasureCost, MeasureCurvature, MeasureFlatness
 from zofc.studies.scale import Scale
 from zofc.studies.settings import OUR_SETTINGS, SETTINGS

@@ -12,7 +12,7 @@ from zofc.data.source import remembered_sources
 from zofc.errors import ZofcError
 from zofc.model.backbone import PRECISIONS, load_backbone
 from zofc.recipe import Recipe
-from zofc.studies.grid import Cell
+from zofc.studies.cells import Cell
 from zofc.training.device import pick_device
 from zofc.training.resolve import check_recipe
 

@@ -110,7 +110,8 @@ class TrainRun(Job):
 
     def passes(self, recipe: Recipe) -> float:
         stream = build_stream(recipe, lambda _: None)
-        trained = sum(len(stream.train_set(task)) * (_passes_of_image(recipe, task.index) + 1) for task in stream.tasks)
+        images = {task.index: len(stream.train_set(task)) for task in stream.tasks}
+        trained = sum(number * (_passes_of_image(recipe, task, number) + 1) for task, number in images.items())
         tested = sum(len(test) for task in stream.tasks for _, test in stream.evaluation(task))
         return trained + tested
 
@@ -118,10 +119,14 @@ class TrainRun(Job):
 TRAIN = TrainRun()
 
 
-def _passes_of_image(recipe: Recipe, task: int) -> int:
+def _passes_of_image(recipe: Recipe, task: int, images: int) -> int:
     """Passes of an image in all training steps of a task, in which some or all groups may not move any more."""
-    plans = recipe.optimize.values() if task < method_class(recipe).trained_tasks else ()
-    return max((plan.epochs * _evaluations(plan) for plan in plans if task < (plan.tasks or math.inf)), default=0)
+    moves = task < method_class(recipe).trained_tasks
+    batches = math.ceil(images / recipe.training.batch_size)
+    plans = [
+        plan.for_batches(batches) for plan in recipe.optimize.values() if moves and task < (plan.tasks or math.inf)
+    ]
+    return max((plan.epochs * _evaluations(plan) for plan in plans), default=0)
 
 
 def _evaluations(plan: Group) -> int:

@@ -15,9 +15,11 @@ from zofc.report.grid import Grid
 from zofc.runfolder import ready_to_write, write_atomic
 from zofc.studies import export, figures, tables
 from zofc.studies.catalogue import Study
+from zofc.studies.cells import Cell
 from zofc.studies.displays import DISPLAYS
-from zofc.studies.grid import Cell, run_grid
+from zofc.studies.grid import run_grid
 from zofc.studies.jobs import TRAIN, CellRow
+from zofc.studies.places import Place
 from zofc.studies.scale import Scale
 from zofc.studies.settings import SETTINGS
 
@@ -75,7 +77,7 @@ def studies_on(studies: Sequence[Study], datasets: Sequence[str]) -> tuple[Study
 # -- running and writing ---------------------------------------------------------------------------------------------
 
 
-def run_plan(plan: Plan, out: Path, workers: int, on_progress: OnProgress) -> dict[str, Grid]:
+def run_plan(plan: Plan, out: Path, place: Place, on_progress: OnProgress) -> dict[str, Grid]:
     """Do what is left of a plan, then write every study's outputs below `out`; returns its tables by name."""
     for folder, option in ((plan.runs, "--runs"), (output_folder(out, plan.scale), "--output")):
         ready_to_write(folder / "any", f"; choose another folder with {option}")  # else its work would be lost
@@ -83,7 +85,7 @@ def run_plan(plan: Plan, out: Path, workers: int, on_progress: OnProgress) -> di
     wanted = {study.name: [(cell, cell.name(plan.runs)) for cell in plan.cells(study)] for study in plan.studies}
     rows: dict[str, CellRow] = {}
     names = {id(cell): name for name, cell in distinct.items()}
-    for cell, row in run_grid(list(distinct.values()), plan.runs, workers):
+    for cell, row in run_grid(list(distinct.values()), plan.runs, place):
         rows[names[id(cell)]] = row
         on_progress(f"[{len(rows)}/{len(distinct)}] {cell}: {cell.describe(row)}")
     grids = {}

@@ -10,7 +10,6 @@ own answer counts if it does better, since a trained classifier may read what cl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zofc import seeds
-from zofc.data.loading import Batch, Loader
+from zofc.data.loading import BatchSequence, Loader
 from zofc.data.selection import Indices, select_per_class
 from zofc.methods.classifier import Classifier
 from zofc.training.incremental_model import IncrementalModel
@@ -62,7 +61,7 @@ def check_adapter(model: IncrementalModel, loader: Loader, seen: int) -> Adapter
     if len(np.unique(loader.image_set.labels[indices])) < 2:
         return None
 
-    def batches() -> Iterator[Batch]:
+    def batches() -> BatchSequence:
         return model.plain_batches(loader, indices)
 
     both, labels = method.all_features(

@@ -14,13 +14,28 @@ import torch
 
 import zofc
 from zofc.errors import RecipeError, nearest
+from zofc.ranks import several_processes
 from zofc.recipe import TrainingSettings
 
 PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydantic", "pyarrow")
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` takes cuda, then mps, then cpu; a named device that is not there is refused."""
+    """`auto` takes cuda, then mps, then cpu; a named device that is not there is refused. Of several processes on a
+    machine, each has a CUDA device of its own."""
+    device = _find_device(name)
+    if not several_processes() or device.type != "cuda":
+        return device
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if local >= torch.cuda.device_count():
+        raise RecipeError(
+            f"training.device: there are {torch.cuda.device_count()} CUDA devices for more processes; start at most as "
+            "many (torchrun --nproc-per-node), or give training.device=cpu"
+        )
+    return torch.device("cuda", local)
+
+
+def _find_device(name: str) -> torch.device:
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if available[kind]))

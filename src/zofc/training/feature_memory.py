@@ -9,22 +9,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Iterator
 
+from zofc.ranks import Ranks
 from zofc.runfolder.kept_features import FeatureBatch, FeatureFile, KeptFeatures
 
 
 class FeatureMemory:
     """The features of one set of images, in batches; with a `file`, kept with the run."""
 
-    def __init__(self, file: FeatureFile | None = None) -> None:
-        self.file = file
+    def __init__(self, file: FeatureFile | None = None, ranks: Ranks | None = None) -> None:
+        self.file, self.ranks = file, ranks or Ranks()
         self.embedding: Hashable | None = None  # what the kept features depend on
         self.kept = KeptFeatures([], 0.0)
         self.saved = 0.0  # seconds in all
 
     def batches(self, embedding: Hashable, compute: Callable[[], Iterator[FeatureBatch]]) -> Iterator[FeatureBatch]:
         """The batches, kept from before if they depend on the same."""
-        if self.embedding != embedding and self.file is not None and (found := self.file.read(embedding)) is not None:
-            self.embedding, self.kept = embedding, found
+        if self.embedding != embedding and self.file is not None:
+            found = self.file.read(embedding)
+            if not self.ranks.any(found is None) and found is not None:  # all ranks have them, or all compute them
+                self.embedding, self.kept = embedding, found
         if self.embedding == embedding:
             self.saved += self.kept.seconds
             yield from self.kept.batches
@@ -36,5 +39,5 @@ class FeatureMemory:
             yield batch
             clock = time.perf_counter()
         self.embedding, self.kept = embedding, KeptFeatures(batches, seconds)
-        if self.file is not None and batches:
+        if self.file is not None and batches and self.ranks.first:
             self.file.write(embedding, self.kept)

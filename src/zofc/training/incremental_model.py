@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zofc.data.loading import Loader
+from zofc.data.loading import BatchSequence, Loader
 from zofc.data.selection import Indices
 from zofc.data.source import ImageSet
 from zofc.data.views import TestView, TrainView
@@ -19,6 +19,7 @@ from zofc.errors import RunError
 from zofc.methods import Method, method_class
 from zofc.model.backbone import PRECISIONS, load_backbone
 from zofc.model.params import under
+from zofc.ranks import Ranks
 from zofc.recipe import Recipe
 from zofc.training.calibration import Calibration
 from zofc.training.feature_memory import FeatureMemory
@@ -31,20 +32,26 @@ TYPICALITY = "typicality."  # the names of its tensors in a checkpoint begin so
 class IncrementalModel:
     """A learner between two tasks (or inside one)."""
 
-    def __init__(self, recipe: Recipe, device: torch.device) -> None:
-        self.recipe = recipe
+    def __init__(self, recipe: Recipe, device: torch.device, ranks: Ranks | None = None) -> None:
+        self.recipe, self.ranks = recipe, ranks or Ranks()
         self.device = device
         training = recipe.training
         dtype = PRECISIONS[training.precision]
         self.backbone = load_backbone(recipe.backbone, recipe.seed, device, dtype, training.recompute, training.compile)
-        self.method = method_class(recipe)(self.backbone, recipe)
+        self.method = self._new_method()
         self.classes: list[str] = []
         self.calibration: tuple[Calibration, Typicality | None] | None = None  # None: the plain softmax
         self._fits: tuple[int, int] | None = None  # how many images were to be scored at a time, and how many can be
         self._measuring = Lock()  # threads may ask at once
+        self.on_images: Callable[[int], None] = lambda _: None  # hears how many images come next; may raise to stop
         self.train_view, self.test_view = make_views(
             recipe, self.backbone.image_size, self.backbone.mean, self.backbone.std
         )
+
+    def _new_method(self) -> Method:
+        method = method_class(self.recipe)(self.backbone, self.recipe)
+        method.ranks = self.ranks
+        return method.double() if self.backbone.dtype == torch.float64 else method
 
     @property
     def tasks(self) -> list[range]:
@@ -59,6 +66,8 @@ class IncrementalModel:
             classes = range(len(self.classes), len(self.classes) + len(names))
             self.classes += names
         self.method.extend(classes)
+        if self.backbone.dtype == torch.float64:
+            self.method.double()  # what it has drawn for the task: the same values as in single precision
         self._fits = None  # a method may grow with its tasks
         return classes
 
@@ -115,7 +124,7 @@ class IncrementalModel:
         try:
             yield
         except BaseException:
-            self.classes, self.method = [], method_class(self.recipe)(self.backbone, self.recipe)
+            self.classes, self.method = [], self._new_method()
             self.restore(names, tasks, state, calibration)
             raise
 
@@ -134,9 +143,15 @@ class IncrementalModel:
             keep=keep,
         )
 
-    def plain_batches(self, loader: Loader, indices: Indices | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    def plain_batches(self, loader: Loader, indices: Indices | None = None) -> BatchSequence:
         """The loader's images in order, or those of `indices`, in the test view."""
-        return loader.test_batches(self.plain_batch_size(len(loader.image_set)), indices)
+        size = self.plain_batch_size(len(loader.image_set))
+        return BatchSequence(lambda which: self._told(loader.test_batches(size, indices, which)))
+
+    def _told(self, batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, labels in batches:
+            self.on_images(len(labels))
+            yield images, labels
 
     def plain_batch_size(self, images: int) -> int:
         """Images at a time without training: what the recipe says, or fewer to stay within its memory budget."""
@@ -146,7 +161,7 @@ class IncrementalModel:
         most = min(settings.eval_batch_size, images)
         with self._measuring:
             if self._fits is None or most > self._fits[0] == self._fits[1]:  # all that was asked for fitted: more may
-                self._fits = most, scoring_batch_size(self, most)
+                self._fits = most, self.ranks.least(scoring_batch_size(self, most))
             return min(most, self._fits[1])
 
     @torch.no_grad()
@@ -204,16 +219,16 @@ class IncrementalModel:
         those of the same loader."""
         embedding = None if memory is None else self.embedding
         if memory is None or embedding is None:
-            pairs = ((self.scores(images), labels) for images, labels in self.plain_batches(loader))
+            pairs = self.ranks.in_order(self.plain_batches(loader), lambda images: self.scores(images).argmax(-1))
         else:
             kept = memory.batches(embedding, lambda: self._embedded(loader))
-            pairs = ((self.method.read_out(features.to(self.device)), labels) for features, labels in kept)
-        guessed, true = zip(*((scores.argmax(-1).cpu(), labels.cpu()) for scores, labels in pairs), strict=True)
+            pairs = ((self.method.read_out(features.to(self.device)).argmax(-1), labels) for features, labels in kept)
+        guessed, true = zip(*((guesses.cpu(), labels.cpu()) for guesses, labels in pairs), strict=True)
         return torch.cat(guessed), torch.cat(true)
 
     def _embedded(self, loader: Loader) -> Iterator[tuple[Tensor, Tensor]]:
-        for images, labels in self.plain_batches(loader):
-            yield self.embed(images).cpu(), labels.cpu()
+        for features, labels in self.ranks.in_order(self.plain_batches(loader), self.embed):
+            yield features.cpu(), labels.cpu()
 
 
 def make_views(

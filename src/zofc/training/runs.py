@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from zofc.errors import RecipeError, RunError, ZofcError
 from zofc.methods import complete_recipe
+from zofc.ranks import Ranks
 from zofc.recipe import Recipe, change_recipe
 from zofc.runfolder import Run, create_run, new_run, open_run
 from zofc.runfolder.checkpoint import load_checkpoint, save_checkpoint
@@ -43,14 +45,20 @@ def resume_run(path: Path, recipe: Recipe | None = None) -> Run:
     return run
 
 
-def train(run: Run, listeners: Sequence[Listener] = (), reasons: Sequence[str] = ()) -> dict[str, Any]:
+def train(
+    run: Run, listeners: Sequence[Listener] = (), reasons: Sequence[str] = (), ranks: Ranks | None = None
+) -> dict[str, Any]:
     """Train what is left of a run and return its metrics; a finished one is left as it is, and so is one that another
-    process trains. `reasons` say why the recipe is as it is, for the log of a new run."""
-    if run.finished:
+    process trains. `reasons` say why the recipe is as it is, for the log of a new run. Of several
+    `ranks`, the first holds the lock and writes; the others read what it has written before they begin."""
+    ranks = ranks or Ranks()
+    if ranks.any(ranks.first and run.finished):
         return dict(run.metrics)
-    with run.locked():
-        run.apply_execution()
-        return Trainer(run, listeners, reasons).run()
+    with run.locked() if ranks.first else nullcontext():
+        if ranks.first:
+            run.apply_execution()
+        ranks.any(False)  # the others wait for the first
+        return Trainer(run, listeners, reasons, ranks).run()
 
 
 def data_changed(run: Run) -> list[str]:

@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from zofc import seeds
-from zofc.data.loading import Batch, Loader
+from zofc.data.loading import Batch, BatchSequence, Loader
 from zofc.data.selection import Indices
 from zofc.errors import DivergedError
 from zofc.methods.classifier import Classifier
+from zofc.optim.division import Division
 from zofc.optim.placement import Placement, StepReport
 from zofc.training.adapter_check import check_adapter
 from zofc.training.calibration import MOST_CALIBRATION_IMAGES, calibrate
@@ -25,6 +26,7 @@ from zofc.training.incremental_model import IncrementalModel
 from zofc.training.loss_check import check_loss
 from zofc.training.memory import StepPeak, resident_tensors
 from zofc.training.planner import check_weights, plan_memory
+from zofc.training.rank_checks import check_states, moving_state
 from zofc.units import format_duration
 
 LEAST_SAVED = 10.0  # seconds, from which on a user is told
@@ -68,17 +70,20 @@ class TaskTraining:
         groups = {
             name: group for name, group in method.groups().items() if self.index < (plans[name].tasks or math.inf)
         }
-        self.placement = Placement(method, groups, plans, seed, self.index, model.recipe.training.graphs)
         held = method.held_back(loader.image_set.labels) if groups else ()
         if len(held):
             loader.trained = np.delete(np.arange(len(loader.image_set)), held)
+        training = model.recipe.training
+        self.batch_size = training.batch_size
+        plans = {name: plan.for_batches(self.steps_per_epoch) for name, plan in plans.items()}
+        division = Division(model.ranks, training.divide)
+        self.placement = Placement(method, groups, plans, seed, self.index, training.graphs, division)
         self.epoch = self.step = 0
         self.meter = Meter()
         self.features: Batch | None = None  # of all images of the task, where they are computed once
         self.losses: list[float] = []  # of the epochs made here
         self.accuracy = 0.0  # of the last of them
         self.peak_memory = 0
-        self.batch_size = model.recipe.training.batch_size
 
     @property
     def steps_per_epoch(self) -> int:
@@ -114,7 +119,12 @@ class TaskTraining:
         name = (recipe.seed, "task", self.index, "epoch", epoch)
         if self.on_features:
             return self._feature_batches(name, start)
-        return self.loader.train_batches(self.batch_size, name, start, recipe.views.augment == "crop-flip")
+        augment = recipe.views.augment == "crop-flip"
+        return self.loader.train_batches(self.batch_size, name, slice(start, None), augment, self._own_images)
+
+    def _own_images(self, batch: int) -> slice:
+        """The images of a batch of so many that this process evaluates."""
+        return self.placement.division.images(batch).where
 
     @property
     def on_features(self) -> bool:
@@ -127,17 +137,16 @@ class TaskTraining:
         if self.features is None:
             clock = time.perf_counter()
             with torch.no_grad():
-                prepare = self.model.method.prepare
-                pairs = [(prepare(images), labels) for images, labels in self.model.plain_batches(self.loader)]
-            features, labels = (torch.cat(part) for part in zip(*pairs, strict=True))
-            self.features = features, labels
+                pairs = self.model.ranks.in_order(self.model.plain_batches(self.loader), self.model.method.prepare)
+                features, labels = (torch.cat(part) for part in zip(*pairs, strict=True))
+            self.features = features.to(self.model.device), labels.to(self.model.device)
             saved = (self.placement.epochs - 1) * (time.perf_counter() - clock)
             if saved > LEAST_SAVED:
                 text = f"features of the task's images are computed once: about {format_duration(saved)} saved"
                 self.events.send("notice", text=text)
         features, labels = self.features
         for indices in torch.split(torch.from_numpy(self.loader.epoch_order(name)), self.batch_size)[start:]:
-            chosen = indices.to(features.device)
+            chosen = indices[self._own_images(len(indices))].to(features.device)
             yield features[chosen], labels[chosen]
 
     def run(self) -> Iterator[float]:
@@ -151,7 +160,10 @@ class TaskTraining:
         while self.epoch < self.placement.epochs:
             clock, moving = time.perf_counter(), self.placement.active(self.epoch)
             for images, labels in self.batches(self.epoch, self.step):
-                number = self.steps_done
+                number, batch = (
+                    self.steps_done,
+                    min(self.batch_size, self.loader.epoch_size - self.step * self.batch_size),
+                )
                 if to_plan:
                     start = time.perf_counter()
                     self._plan(images, labels)
@@ -162,23 +174,30 @@ class TaskTraining:
                     batch_sizes = min(self.steps_per_epoch, 2)  # that of the last batch of an epoch may be another
                     peak.begin(self._resident(), batch_sizes, self._steps_in_phase())
                 with peak.step(self._resident):
-                    report = self.placement.step(images, labels, self.epoch, number)
+                    report = self.placement.step(images, labels, self.epoch, number, batch=batch)
                 self.peak_memory = max(self.peak_memory, peak.bytes)
                 self._check(report, number)
                 while notices := self.placement.execution.notices:
                     self.events.send("notice", text=notices.pop(0))
                 self.model.method.after_step()
+                if (number + 1) % recipe.training.check_ranks == 0:
+                    self.check_ranks(number + 1)
                 self.step += 1
                 seconds = time.perf_counter() - clock
-                self.meter.add(report, len(labels), seconds)
+                self.meter.add(report, batch, seconds)
                 position = self.index, self.tasks, self.epoch, self.placement.epochs, number + 1, self.total_steps
                 self.events.step(StepStatus(*position, report.loss, self.meter.accuracy))
                 yield seconds
                 clock = time.perf_counter()
             self._close_epoch()
 
+    def check_ranks(self, steps: int) -> None:
+        """Stop if the processes of the run have come apart."""
+        check_states(self.model.ranks, moving_state(self.placement), f"step {steps} of task {self.index + 1}")
+
     def end(self) -> None:
         """Let the method finish the task."""
+        self.check_ranks(self.steps_done)
         self.placement.execution.recorder.forget()  # frees memory for the next task
         notice = self.model.method.end_task(self._images)
         if notice:
@@ -217,14 +236,18 @@ class TaskTraining:
             text = f"task {self.index + 1}: {check.warning(rates)}"
             self.events.send("notice", text=text, about="adapter", task=self.index)
 
-    def _images(self, among: Indices | None = None) -> Iterator[Batch]:
+    def _images(self, among: Indices | None = None) -> BatchSequence:
         """All training images of the task, or some, once, in the view that the method asks for."""
         model, recipe = self.model, self.model.recipe
         if model.method.batches_in == "test" or recipe.views.augment == "none":
             return model.plain_batches(self.loader, among)
         size = model.plain_batch_size(len(self.loader.image_set))
-        views = self.loader.train_batches(size, (recipe.seed, "task", self.index, "inputs"))
-        return ((images.to(model.device), labels.to(model.device)) for images, labels in views)
+
+        def make(which: slice) -> Iterator[Batch]:
+            views = self.loader.train_batches(size, (recipe.seed, "task", self.index, "inputs"), which)
+            return ((images.to(model.device), labels.to(model.device)) for images, labels in views)
+
+        return BatchSequence(make)
 
     def _steps_in_phase(self) -> int:
         """Steps done since the present sets began to move."""
@@ -240,8 +263,10 @@ class TaskTraining:
 
     def _plan(self, images: Tensor, labels: Tensor) -> None:
         """Fit the steps of this task into the recipe's memory budget."""
-        whole = min(self.batch_size, len(self.loader.image_set))
-        rows = torch.arange(whole, device=images.device) % len(images)  # a resumed epoch may start at its last batch
+        part = self._own_images(min(self.batch_size, len(self.loader.image_set)))
+        rows = torch.arange(part.stop - part.start, device=images.device) % len(
+            images
+        )  # a resumed epoch may start at its last batch
         self.events.send("notice", text=plan_memory(self.model, self.placement, images[rows], labels[rows]))
 
     def _close_epoch(self) -> None:

@@ -11,6 +11,7 @@ from zofc.data.loading import Loader
 from zofc.data.source import ImageSet
 from zofc.errors import BudgetError, Interrupted, RunError, ZofcError, continue_command
 from zofc.metrics import AccuracyMatrix, summary
+from zofc.ranks import Ranks
 from zofc.runfolder import Run
 from zofc.runfolder.checkpoint import Checkpoint, keep_task, load_checkpoint, save_checkpoint
 from zofc.runfolder.events import EventLog
@@ -23,28 +24,37 @@ from zofc.training.feature_memory import FeatureMemory
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.loggers import make_loggers
 from zofc.training.pacing import CheckpointPacing
+from zofc.training.rank_checks import check_divisible, check_same, check_states, tensor_digest
 from zofc.training.resolve import AnyStream, check_recipe, open_stream, plugins_used, require_plugins
 from zofc.training.run_journal import RunJournal
 from zofc.training.signals import StopRequest, stop_signals
 from zofc.training.task import LEAST_SAVED, TaskTraining
 from zofc.units import format_duration
 
-ROUNDING = {"threads": "threads:", "device_name": "device:", "torch": "torch"}  # of the environment: what bits rest on
+ROUNDING = {
+    "threads": "threads:",
+    "device_name": "device:",
+    "torch": "torch",
+    "processes": "processes:",
+}  # of the environment: what bits rest on
 TEST_IMAGE_BYTES = 2**30  # of decoded and cropped test images, kept for later evaluations
 
 
 class Trainer:
-    """One run in one folder, whose lock is held."""
+    """One run in one folder, whose lock is held. Of several ranks, the first alone writes there."""
 
-    def __init__(self, run: Run, listeners: Sequence[Listener] = (), reasons: Sequence[str] = ()) -> None:
-        self.folder = run
+    def __init__(
+        self, run: Run, listeners: Sequence[Listener] = (), reasons: Sequence[str] = (), ranks: Ranks | None = None
+    ) -> None:
+        self.folder, self.ranks = run, ranks or Ranks()
         self.reasons = reasons
         self.recipe = run.recipe
-        check_recipe(self.recipe)
+        check_divisible(check_recipe(self.recipe), self.ranks)
         self.events = Events(listeners)
         self.progress = Progress(recipe=run.digest)
         self.pacing = CheckpointPacing(self.recipe.training.checkpoint_minutes)
         self.began = False
+        self.steps_here = 0  # steps of this process
         self.tests: dict[int, Loader] = {}  # by group, those that keep their images
         self.features: dict[int, FeatureMemory] = {}  # by group, of the test images
         self.journal: RunJournal | None = None  # of zeroth-order steps, if the recipe keeps one
@@ -53,20 +63,21 @@ class Trainer:
         """Train what is left of the run; returns its metrics."""
         with stop_signals() as request:
             try:
-                self.events.listeners.insert(0, EventLog(self.folder.path))
-                self.events.listeners += make_loggers(self.recipe, self.folder.path, self._notice)
+                if self.ranks.first:
+                    self.events.listeners.insert(0, EventLog(self.folder.path))
+                    self.events.listeners += make_loggers(self.recipe, self.folder.path, self._notice)
                 return self._run(request)
             except KeyboardInterrupt:
                 raise Interrupted("stopped at once", self.folder) from None
             except BudgetError as error:  # of any task: each is planned when it begins
                 if not self.progress.done:
-                    self.folder.discard_if_empty()
+                    self._discard()
                     raise
                 how = f"{continue_command(self.folder)} training.memory=MORE"
                 raise BudgetError(f"{error} The tasks before it are saved; {how}") from None
             except ZofcError:
                 if not self.began:
-                    self.folder.discard_if_empty()
+                    self._discard()
                 raise
             finally:
                 if self.journal is not None:
@@ -80,10 +91,14 @@ class Trainer:
         for text in () if checkpoint else self.reasons:
             self.events.send("notice", text=text, about="choice")
         stream = open_stream(self.recipe, self._notice, checkpoint.progress if checkpoint else None)
-        model = IncrementalModel(self.recipe, device)
+        model = IncrementalModel(self.recipe, device, self.ranks)
         model.method.expect(len(stream.tasks))
-        self._record_environment(stream, model, checkpoint)
-        if self.recipe.training.journal:
+        at = checkpoint and (checkpoint.progress.position, tensor_digest(checkpoint.method))
+        read = (self.folder.digest, stream.checksums, model.backbone.checksum, at)
+        check_same(self.ranks, "recipe, data, weights or checkpoint", read)
+        if self.ranks.first:
+            self._record_environment(stream, model, checkpoint)
+        if self.recipe.training.journal and self.ranks.first:
             self.journal = RunJournal(self.folder, self.recipe.seed, device)
         optimizers = self._restore(model, stream, checkpoint) if checkpoint else {}
         self._announce("run_resumed" if checkpoint else "run_started", stream, model)
@@ -91,7 +106,7 @@ class Trainer:
         if self.progress.rows:  # a run may have been killed after its checkpoint and before its results
             self._write_results(stream, model)
         for task in stream.tasks[self.progress.done :]:
-            if request.stop:
+            if self.ranks.any(request.stop):
                 self._stop()
             fresh = len(model.tasks) == self.progress.done  # else the checkpoint was taken inside this task
             if fresh:
@@ -100,7 +115,9 @@ class Trainer:
                 training = TaskTraining(model, model.loader(stream.train_set(task)), self.events, len(stream.tasks))
                 self._learn(training, None if fresh else optimizers, request)
             self._evaluate(model, stream)
-            if self.recipe.training.keep_tasks:  # before the checkpoint: a run killed in between keeps it again
+            if (
+                self.recipe.training.keep_tasks and self.ranks.first
+            ):  # before the checkpoint: a run killed in between keeps it again
                 keep_task(self.folder, self.progress.done, model.method.state_dict())
             self._save(model, None)
             self._write_results(stream, model)
@@ -109,8 +126,9 @@ class Trainer:
         if saved > LEAST_SAVED:
             took = format_duration(saved)
             self.events.send("notice", text=f"features of test images were computed once: about {took} saved")
+        self._report_traffic()
         self.events.send("run_finished", metrics=metrics)
-        if request.stop:
+        if self.ranks.any(request.stop):
             raise Interrupted(f"{self.folder} is finished; stopped before the next run")
         return metrics
 
@@ -134,12 +152,14 @@ class Trainer:
         )
         if optimizers is None:
             training.begin()
+        check_states(self.ranks, model.method.state_dict(), f"the start of task {training.index + 1}")
         if self.journal is not None:
             self.journal.follow(training.placement, training.index, resumed=optimizers is not None)
         for seconds in training.run():
             progress.task_seconds += seconds
             progress.task_steps += 1
-            if request.stop:
+            self.steps_here += 1
+            if self.ranks.any_before(request.stop):
                 self._save(model, training)
                 self._stop()
             if self.pacing.due:
@@ -212,7 +232,7 @@ class Trainer:
                 continue
             counts.append(len(test))
             if number not in self.features:
-                self.features[number] = FeatureMemory(self._feature_file(stream, number, names, test))
+                self.features[number] = FeatureMemory(self._feature_file(stream, number, names, test), self.ranks)
             guessed, true = model.guesses(self._test_loader(model, number, test), self.features[number])
             row.append(100 * int((guessed == true).sum()) / len(true))
             progress.row = row
@@ -244,6 +264,7 @@ class Trainer:
         return loader
 
     def _stop(self) -> NoReturn:
+        self.ranks.any(False)  # no rank ends before the first has saved: the end of one would end it too
         self.events.send("interrupted", **self.progress.position)
         raise Interrupted("stopped and saved", self.folder)
 
@@ -269,8 +290,9 @@ class Trainer:
             self._note_size(training)
             optimizers = training.placement.state()
         clock = time.perf_counter()
-        progress.journal = None if self.journal is None else self.journal.commit()
-        save_checkpoint(self.folder, progress, model.state_dict(), optimizers)
+        if self.ranks.first:
+            progress.journal = None if self.journal is None else self.journal.commit()
+            save_checkpoint(self.folder, progress, model.state_dict(), optimizers)
         if text := self.pacing.note_save(time.perf_counter() - clock):
             self._notice(text)
         self.events.send("checkpoint", **progress.position)
@@ -289,6 +311,8 @@ class Trainer:
 
     def _write_results(self, stream: AnyStream, model: IncrementalModel) -> None:
         progress = self.progress
+        if not self.ranks.first:
+            return
         self.folder.write_matrix(self.matrix)
         self.folder.write_metrics(
             {
@@ -306,7 +330,7 @@ class Trainer:
 
     def _record_environment(self, stream: AnyStream, model: IncrementalModel, checkpoint: Checkpoint | None) -> None:
         """Record software, data and weights, and refuse to continue with other data or weights than before."""
-        before, now = self.folder.environment, environment(model.device)
+        before, now = self.folder.environment, {**environment(model.device), "processes": self.ranks.size}
         inherited = checkpoint.progress.inherited if checkpoint else 0
         for key, what in ROUNDING.items() if checkpoint else ():
             if before.get(key, now[key]) != now[key]:
@@ -329,6 +353,20 @@ class Trainer:
 
     # -- events --------------------------------------------------------------------------------------------------
 
+    def _discard(self) -> None:
+        """Remove what was written of a run that was refused."""
+        if self.ranks.first:
+            self.folder.discard_if_empty()
+
+    def _report_traffic(self) -> None:
+        """Tell what a step exchanged, if there are several processes."""
+        sent = self.ranks.sent
+        kinds = ("coefficients", "gradient", "loss and hits")
+        if self.steps_here and (
+            parts := [f"{sent[kind] / self.steps_here:,.0f} bytes of {kind}" for kind in kinds if sent[kind]]
+        ):
+            self._notice(f"{self.ranks.size} processes; a step exchanged {', '.join(parts)} on average")
+
     def _notice(self, text: str) -> None:
         self.events.send("notice", text=text)
 
@@ -339,7 +377,7 @@ class Trainer:
             method=self.recipe.method.name,
             groups=list(model.method.group_names),
             tasks=len(stream.tasks),
-            epochs=[model.method.planned_epochs(task.index) for task in stream.tasks],
+            epochs=[model.method.planned_epochs(task.index, len(stream.train_set(task))) for task in stream.tasks],
             classes=len(stream.classes),
             device=str(model.device),
             parameters=model.backbone.parameters,

@@ -1,0 +1,287 @@
+"""The teacher: one lesson at a time, made on a copy of the model in a thread of its own. The model that answers is
+never changed; that of a lesson takes its place once it is on disk."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any
+
+from zofc.errors import ZofcError
+from zofc.learner import Evaluation, Learner
+from zofc.runfolder.tensors import tensors_checksum
+from zofc.teach.plan import LessonPlan, plan_lesson
+from zofc.teach.problems import Busy, Missing, Refusal
+from zofc.teach.progress import Cancelled, LessonProgress
+from zofc.teach.state import Lesson, LessonKind, Taught, TaughtClass
+from zofc.teach.store import Store
+
+log = logging.getLogger("zofc.teach")
+Edit = Callable[[Taught, int], None]  # what a lesson with a number changes beside the model
+
+
+class Teacher:
+    """A run that is taught: what it has been given, and the model that answers."""
+
+    def __init__(self, store: Store, learner: Learner, device: str | None = None) -> None:
+        self.store, self.learner, self.device = store, learner, device
+        self.progress: LessonProgress | None = None  # of the present lesson, or of the last one
+        self._changing = Lock()  # held by whoever changes the model
+
+    @classmethod
+    def open(cls, store: Store, device: str | None = None) -> Teacher:
+        """The run in a store that is opened, with the model of its last finished lesson. A model that was changed by
+        other means than teaching is taken up as it is."""
+        found = Learner.load(store.run, device)
+        digest, latest = model_digest(found), store.taught.latest()
+        teacher = cls(store, found, device)
+        if latest is not None and digest == latest.digest:
+            if not store.model(latest.number).is_dir():  # of a copy that was taken without them
+                found.save(store.model(latest.number))
+            return teacher
+        if latest is not None and digest in {lesson.digest for lesson in store.taught.lessons}:
+            teacher.learner = Learner.load(store.model(latest.number), device)  # killed before it was copied
+            teacher.learner.save(store.run)
+            return teacher
+        teacher._commit("found", found, found.classes, _take_up(found.classes))
+        return teacher
+
+    # -- lessons -----------------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> LessonProgress | None:
+        """The present lesson."""
+        return self.progress if self.progress is not None and self.progress.ended is None else None
+
+    def begin(self) -> int:
+        """Begin a lesson on all that waits for one; its number."""
+        self._acquire()
+        try:
+            plan = plan_lesson(self.store.taught, self.store.path, self.learner)
+            self.store.in_use = {picture.id for picture in plan.pictures}
+            self.progress = LessonProgress(plan.number, plan.images)
+            Thread(target=self._teach, args=(plan, self.progress), name=f"lesson {plan.number}", daemon=True).start()
+        except BaseException:
+            self._release()
+            raise
+        return plan.number
+
+    def cancel(self) -> int:
+        """Ask the present lesson to stop; its number."""
+        if (progress := self.running) is None:
+            raise Missing("no lesson is running", "Start one first.")
+        progress.cancelled = True
+        return progress.number
+
+    def stop(self) -> None:
+        """Cancel the present lesson, if there is one, and wait for its end."""
+        if (progress := self.running) is not None:
+            progress.cancelled = True
+            with self._changing:
+                pass
+
+    def _teach(self, plan: LessonPlan, progress: LessonProgress) -> None:
+        """Make a lesson; whatever happens to it, the model that answers is whole."""
+        try:
+            lesson = self._make(plan, progress)
+            end = "finished", lesson.model_dump(mode="json", exclude={"digest", "before", "renamed"})
+        except Cancelled:
+            end = "cancelled", {"number": plan.number}
+        except ZofcError as error:
+            end = "failed", {"number": plan.number, "title": "The lesson failed", "detail": str(error)}
+        except Exception as error:
+            log.exception("lesson %d failed", plan.number)
+            text = f"{type(error).__name__}: {error}"
+            end = "failed", {"number": plan.number, "title": "The lesson failed", "detail": text}
+        self._release()
+        progress.ended = end  # type: ignore[assignment]
+        progress.changes += 1
+
+    def _make(self, plan: LessonPlan, progress: LessonProgress) -> Lesson:
+        clock = time.monotonic()
+        progress.enter("features", plan.images)
+        before = self.evaluate(self.learner)
+        learner = self._copy(plan.relearned, progress)
+        learner.learn(plan.lesson)
+        progress.enter("testing", plan.tested)
+        after = self.evaluate(learner)
+        progress.accuracy = None if after is None else after.accuracy
+        progress.enter("testing", plan.tested)  # the last chance to cancel
+        learner.events.listeners.clear()
+        learner.model.on_images = lambda _: None
+        return self._commit(
+            "lesson", learner, plan.names, plan.enter, images=plan.images, seconds=round(time.monotonic() - clock, 2),
+            accuracy_before=self.by_class(before), accuracy_after=self.by_class(after),
+            notices=[*plan.notices, *progress.notices],
+        )  # fmt: skip
+
+    def _copy(self, forget: Sequence[str] = (), progress: LessonProgress | None = None) -> Learner:
+        """A copy of the model that may be changed, without some classes."""
+        listeners = [] if progress is None else [progress]
+        known = set(self.learner.classes)
+        if forget and known <= set(forget):  # a learner keeps one class at least
+            learner = Learner(self.learner.recipe, listeners=listeners)
+        else:
+            current = self.store.taught.current
+            assert current is not None  # a run that is opened has a model
+            learner = Learner.load(self.store.model(current), self.device, listeners=listeners)
+        if progress is not None:
+            learner.model.on_images = progress.on_images
+        if gone := [name for name in forget if name in learner.classes]:
+            learner.forget(*gone)
+        return learner
+
+    def _commit(self, kind: LessonKind, learner: Learner, names: Sequence[str], edit: Edit, **measured: Any) -> Lesson:
+        """Save a model, then enter its lesson, then let it answer."""
+        taught = self.store.taught
+        lesson = Lesson(
+            number=taught.next_lesson, kind=kind, classes=list(names), before=taught.current,
+            digest=model_digest(learner), **measured,
+        )  # fmt: skip
+        folder = self.store.model(lesson.number)
+        shutil.rmtree(folder, ignore_errors=True)  # what a killed lesson left
+        folder.parent.mkdir(exist_ok=True)
+        learner.save(folder)
+        with self.store.change() as taught:
+            edit(taught, lesson.number)
+            taught.finish(lesson)
+        self._publish(learner)
+        return lesson
+
+    def _publish(self, learner: Learner) -> None:
+        """Let a model answer, and be the run's."""
+        self.learner = learner
+        with self.store.unchanged():
+            learner.save(self.store.run)
+        self.store.in_use = set()
+        self.store.clear()
+
+    # -- other changes -----------------------------------------------------------------------------------------------
+
+    def forget(self, number: str, for_good: bool = False) -> None:
+        """Forget a class and its pictures; for good also in what could be undone."""
+        with self._sole():
+            one = self._class(number)
+
+            def edit(taught: Taught, lesson: int) -> None:
+                taught.classes[[other.id for other in taught.classes].index(number)].forgotten = lesson
+
+            if one.learned is not None:
+                self._commit("forget", self._copy([one.name]), [one.name], edit)
+            else:
+                self.store.drop_class(number)
+            if for_good:
+                with self.store.change() as taught:
+                    taught.forget_past()
+            self.store.clear()
+
+    def rename(self, number: str, name: str) -> TaughtClass:
+        """Give a class another name."""
+        with self._sole():
+            one = self._class(number)
+            name = self.store.taught.check_name(name, number)
+            old = one.name
+
+            def edit(taught: Taught, _lesson: int) -> None:
+                taught.classes[[other.id for other in taught.classes].index(number)].name = name
+
+            if name == old:
+                return one
+            if one.learned is None:
+                with self.store.change() as taught:
+                    edit(taught, 0)
+            else:
+                learner = self._copy()
+                learner.rename(old, name)
+                self._commit("rename", learner, [old, name], edit, renamed=(number, old, name))
+            return self._class(number)
+
+    def undo(self) -> Lesson:
+        """Go back to the model before the last lesson."""
+        with self._sole():
+            lesson = self.undoable
+            if lesson is None or lesson.before is None:
+                raise Refusal("there is no lesson to undo", "The models before it are not kept any more, or none was.")
+            learner = Learner.load(self.store.model(lesson.before), self.device)
+            with self.store.change() as taught:
+                undone = next(one for one in taught.lessons if one.number == lesson.number)
+                taught.undo(undone)
+            self._publish(learner)
+            return undone
+
+    @property
+    def undoable(self) -> Lesson | None:
+        """The lesson that can be undone."""
+        latest = self.store.taught.latest()
+        if latest is None or latest.before is None:
+            return None
+        return latest if self.store.model(latest.before).is_dir() else None
+
+    def _class(self, number: str) -> TaughtClass:
+        if (one := self.store.taught.find(number)) is None:
+            raise Missing(f"there is no class {number}", "Ask for the classes anew.")
+        return one
+
+    # -- measuring ---------------------------------------------------------------------------------------------------
+
+    def evaluate(self, learner: Learner) -> Evaluation | None:
+        """Accuracy of a model on the held-back pictures; None where there are none."""
+        names = {one.id: one.name for one in self.store.taught.present() if one.name in learner.classes}
+        tests: dict[str, list[Path]] = {}
+        for picture in list(self.store.taught.pictures.values()):
+            if picture.held_back and not picture.removed and picture.owner in names:
+                tests.setdefault(names[picture.owner], []).append(self.store.path(picture))
+        return learner.evaluate(tests) if tests else None
+
+    def by_class(self, evaluation: Evaluation | None) -> dict[str, float | None]:
+        """Accuracies by class id."""
+        measured = {} if evaluation is None else evaluation.per_class
+        return {one.id: measured.get(one.name) for one in self.store.taught.present()}
+
+    # -- one at a time -----------------------------------------------------------------------------------------------
+
+    def _acquire(self) -> None:
+        if not self._changing.acquire(blocking=False):
+            raise Busy("a lesson is running", "Wait until it has finished, or cancel it.")
+
+    def _release(self) -> None:
+        self.store.in_use = set()
+        self._changing.release()
+
+    @contextmanager
+    def _sole(self) -> Iterator[None]:
+        self._acquire()
+        try:
+            yield
+        finally:
+            self._release()
+
+
+def _take_up(names: Sequence[str]) -> Edit:
+    """Have the classes of a model that was made elsewhere."""
+
+    def edit(taught: Taught, lesson: int) -> None:
+        for one in taught.present():
+            if one.learned is not None and one.name not in names:
+                one.forgotten = lesson
+        present = {one.name: one for one in taught.present()}
+        for name in names:
+            one = present.get(name) or taught.add_class(name)
+            one.learned = lesson if one.learned is None else one.learned
+
+    return edit
+
+
+def model_digest(learner: Learner) -> str:
+    """Tells models apart by what they know, wherever they were saved."""
+    state = learner.model.state_dict()
+    tensors = tensors_checksum({name: value.detach().cpu() for name, value in state.items()})
+    known = json.dumps([tensors, learner.classes, learner.model.calibration_state])
+    return blake2b(known.encode(), digest_size=16).hexdigest()

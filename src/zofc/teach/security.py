@@ -1,0 +1,161 @@
+"""Who may ask, and how much: token, Host and Origin are checked before anything is read, bodies are counted while they
+arrive, and every response tells the browser to trust nothing but this server.
+
+A page on another site can make a browser send requests here. It cannot read the token, so that it cannot pass; the
+check of Host stops a name that was made to point here (DNS rebinding), that of Origin stops its posts.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from zofc.limits import JSON_BODY_BYTES, UPLOAD_BYTES
+from zofc.teach.problems import TooLarge, problem
+
+API = "/api/"
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+POLICY = "; ".join(
+    [
+        "default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self' blob: data:", "media-src blob:",
+        "connect-src 'self'", "font-src 'self'", "manifest-src 'self'", "base-uri 'none'", "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+)  # fmt: skip
+HEADERS = {
+    "content-security-policy": POLICY, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY", "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(self), microphone=(), geolocation=()",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Access:
+    """The address that is served and the token of those who may change anything."""
+
+    host: str
+    port: int
+    token: str
+
+    def knows_host(self, header: str) -> bool:
+        """Whether a Host header names this server. A server for all addresses is reached by any of them, which no
+        name of a stranger can be."""
+        name, _, port = header.rpartition(":") if not header.endswith("]") else (header, "", "")
+        if not name:
+            name, port = header, ""
+        if (int(port) if port.isdecimal() and len(port) < 6 else 80) != self.port:
+            return False
+        own = {*LOCAL_NAMES, _bracket(self.host)}
+        if not is_everywhere(self.host):
+            return name.lower() in own
+        return name.lower() in {*own, socket.gethostname().lower()} or _is_address(name)
+
+    def knows_token(self, scope: Scope, headers: MutableMapping[str, str]) -> bool:
+        """Whether a request brings the token: as a header, or to read also in the address."""
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if not given and scope["method"] in ("GET", "HEAD"):
+            kind, given = "bearer", parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        return kind.lower() == "bearer" and secrets.compare_digest(given.encode(), self.token.encode())
+
+
+def is_everywhere(host: str) -> bool:
+    """Whether a host means every address of the machine."""
+    return host in ("0.0.0.0", "::", "")
+
+
+def is_local(host: str) -> bool:
+    """Whether a host can only be reached from this machine."""
+    if host == "localhost":
+        return True
+    return _is_address(host) and ipaddress.ip_address(host).is_loopback
+
+
+def _bracket(host: str) -> str:
+    return f"[{host}]" if ":" in host else host.lower()
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+class Guard:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self.app, self.access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a request, or pass it on with its body counted."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
+        send = _with_headers(scope, send)
+        if (refusal := self._refusal(scope, headers)) is not None:
+            await problem(*refusal)(scope, receive, send)
+            return
+        limit = UPLOAD_BYTES if headers.get("content-type", "").startswith("multipart/") else JSON_BODY_BYTES
+        announced = headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > limit:
+            await problem(413, *_too_large(limit))(scope, receive, send)
+            return
+        await self.app(scope, _counted(receive, limit), send)
+
+    def _refusal(self, scope: Scope, headers: MutableMapping[str, str]) -> tuple[int, str, str] | None:
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if not self.access.knows_host(host):
+            return 421, f"'{host[:100]}' is not the address of this server", "Use the address that zofc teach printed."
+        if origin is not None and origin != f"http://{host}":
+            return 403, f"requests of other sites are refused: {origin[:100]}", "Use the page of this server."
+        if scope["path"].startswith(API) and not self.access.knows_token(scope, headers):
+            remedy = "Open the whole address that zofc teach printed, or send 'Authorization: Bearer TOKEN'."
+            return 401, "the token is missing or wrong", remedy
+        return None
+
+
+def _with_headers(scope: Scope, send: Send) -> Callable[[Message], Awaitable[None]]:
+    """Add what browsers are to obey."""
+    extra = HEADERS | (
+        {"cache-control": "no-store"} if scope["path"].startswith(API) else {"cache-control": "no-cache"}
+    )
+    lines = [(key.encode(), value.encode()) for key, value in extra.items()]
+
+    async def with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            names = {key for key, _ in lines}
+            kept = [pair for pair in message.get("headers", []) if pair[0].lower() not in names]
+            message = {**message, "headers": [*kept, *lines]}
+        await send(message)
+
+    return with_headers
+
+
+def _counted(receive: Receive, limit: int) -> Receive:
+    """Refuse a body as soon as it has more bytes than the limit, whatever it announced."""
+    total = 0
+
+    async def counted() -> MutableMapping[str, Any]:
+        nonlocal total
+        message = await receive()
+        total += len(message.get("body", b""))
+        if total > limit:
+            raise TooLarge(*_too_large(limit))
+        return message
+
+    return counted
+
+
+def _too_large(limit: int) -> tuple[str, str]:
+    return f"the request has more than {limit:,} bytes", "Send fewer or smaller files at a time."

@@ -1,0 +1,223 @@
+"""The folder of what was taught, inside the run folder: pictures under the digests of their bytes, the models of the
+last lessons, and one index that is replaced whole. What the index does not name was never confirmed, and is removed.
+
+A lesson is finished once the index names it. Its model is written before that, and copied to the run itself after it:
+a server that is killed in between copies it when it starts again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import BoundedSemaphore, RLock
+
+from pydantic import ValidationError
+
+from zofc.data.decoding import find_faults
+from zofc.data.source import EncodedImages, open_encoded
+from zofc.errors import DataError, UnreadableImage
+from zofc.limits import UNDO_LESSONS, UPLOAD_PIXELS
+from zofc.runfolder.files import damaged, explain_os_errors, read_if_present, remove_leftovers, write_atomic
+from zofc.runfolder.lock import hold_lock
+from zofc.runfolder.names import LESSON_MODEL, LESSONS_FOLDER, PICTURES_FOLDER, TAUGHT_FILE, TAUGHT_FOLDER
+from zofc.teach.state import Picture, Taught
+
+SUFFIXES = {"jpeg": ".jpg", "mpo": ".jpg", "tiff": ".tif"}
+
+GivenFile = tuple[str, Callable[[], bytes]]  # what a user calls it, and what reads it
+DECODED_AT_ONCE = 2  # uploads
+
+
+class Store:
+    """What was taught to the run in a folder. `taught` is read by any thread and changed within `change`."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.folder = run / TAUGHT_FOLDER
+        self.pictures = self.folder / PICTURES_FOLDER
+        self.index = self.folder / TAUGHT_FILE
+        self.in_use: set[str] = set()  # pictures that a lesson is being made from
+        self._lock = RLock()
+        self._decoding = BoundedSemaphore(DECODED_AT_ONCE)
+        self.taught = self._read()
+
+    def _read(self) -> Taught:
+        content = read_if_present(self.index)
+        if content is None:
+            return Taught()
+        try:
+            return Taught.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise damaged(self.index, f"is damaged at {where or 'its start'}: {first['msg']}") from error
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Hold the sole right to teach this run; what a killed server left unfinished is removed."""
+        with explain_os_errors(self.folder):
+            self.pictures.mkdir(parents=True, exist_ok=True)
+        with hold_lock(self.folder):
+            self.taught = self._read()
+            self._clear_unconfirmed()
+            self.clear()
+            yield
+
+    @contextmanager
+    def change(self) -> Iterator[Taught]:
+        """Change what was taught: inside the block on a copy, which is then written and becomes the present one."""
+        with self._lock:
+            copy = self.taught.model_copy(deep=True)
+            yield copy
+            write_atomic(self.index, copy.model_dump_json(indent=1) + "\n")
+            self.taught = copy
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Let nothing be entered inside the block."""
+        with self._lock:
+            yield
+
+    # -- pictures ----------------------------------------------------------------------------------------------------
+
+    def path(self, picture: Picture) -> Path:
+        """The file of a picture."""
+        return self.pictures / f"{picture.id}{picture.suffix}"
+
+    def add(self, owner: str, files: Iterable[GivenFile]) -> tuple[list[str], list[tuple[str, str]]]:
+        """Take in files: ids of those that are safely kept, and the names of others with reasons. A file is named by
+        its content, never by what a user called it."""
+        checked: list[tuple[str, Picture]] = []
+        refused: list[tuple[str, str]] = []
+        for name, read in files:
+            try:
+                with self._decoding:
+                    data = read()
+                    picture = Picture(id=digest(data), suffix=check_picture(data, name), owner=owner)
+                    write_atomic(self.path(picture), data)
+                checked.append((name, picture))
+            except DataError as error:
+                refused.append((name, error.reason if isinstance(error, UnreadableImage) else str(error)))
+        _sync(self.pictures)
+        added: list[str] = []
+        with self.change() as taught:
+            for name, picture in checked:
+                try:
+                    self._enter(taught, picture)
+                    added.append(picture.id)
+                except DataError as error:
+                    refused.append((name, str(error)))
+            taught.hold_back(owner)
+        return added, refused
+
+    def _enter(self, taught: Taught, picture: Picture) -> None:
+        """Enter a picture whose file is here."""
+        known = taught.pictures.get(picture.id)
+        owner = None if known is None else taught.find(known.owner)
+        if taught.find(picture.owner) is None or not self.path(picture).exists():
+            raise DataError("its class was removed meanwhile; add it again")
+        taught.check_room(picture.owner)
+        if known is None or owner is None:  # or that of a forgotten class, which may come back without it
+            taught.pictures[picture.id] = picture
+        elif known.removed and known.owner == picture.owner:
+            known.removed = False
+        else:
+            raise DataError(f"the same picture is in class '{owner.name}' already")
+
+    def remove(self, number: str) -> None:
+        """Remove a picture; one that the model has learned leaves it with the next lesson."""
+        with self.change() as taught:
+            picture = taught.pictures[number]
+            if (picture.in_model and not picture.held_back) or number in self.in_use:
+                picture.removed = True
+            else:
+                del taught.pictures[number]
+            taught.hold_back(picture.owner)
+        if number not in self.taught.pictures:
+            self.path(picture).unlink(missing_ok=True)
+
+    def drop_class(self, number: str) -> None:
+        """Remove a class that was never learned, and its pictures."""
+        with self.change() as taught:
+            gone = [one for one in taught.pictures.values() if one.owner == number]
+            taught.classes = [one for one in taught.classes if one.id != number]
+            for picture in gone:
+                del taught.pictures[picture.id]
+        for picture in gone:
+            self.path(picture).unlink(missing_ok=True)
+
+    # -- the models of lessons ---------------------------------------------------------------------------------------
+
+    def model(self, lesson: int) -> Path:
+        """The run folder with the model after a lesson."""
+        return self.folder / LESSONS_FOLDER / LESSON_MODEL.format(lesson)
+
+    def clear(self) -> None:
+        """Remove the models that no lesson can be undone to, and pictures that no class can have any more."""
+        with self._lock:
+            kept = self.kept_models()
+            for folder in (self.folder / LESSONS_FOLDER).glob("*"):
+                if folder.name not in {LESSON_MODEL.format(number) for number in kept}:
+                    shutil.rmtree(folder, ignore_errors=True)
+            reachable = self.taught.reachable(kept[:-1]) | self.in_use
+            gone = [picture for number, picture in self.taught.pictures.items() if number not in reachable]
+            if gone:
+                with self.change() as taught:
+                    for picture in gone:
+                        del taught.pictures[picture.id]
+                for picture in gone:
+                    self.path(picture).unlink(missing_ok=True)
+
+    def _clear_unconfirmed(self) -> None:
+        """Remove files of pictures that were being added when a server was killed."""
+        remove_leftovers(self.pictures)
+        files = {self.path(one) for one in self.taught.pictures.values()}
+        for file in set(self.pictures.glob("[0-9a-f]*")) - files:
+            file.unlink(missing_ok=True)
+
+    def kept_models(self) -> list[int]:
+        """The present lesson and those before it that can be gone back to."""
+        before = {one.number: one.before for one in self.taught.lessons}
+        numbers: list[int] = []
+        number = self.taught.current
+        while number is not None and len(numbers) <= UNDO_LESSONS:
+            numbers.append(number)
+            number = before.get(number)
+        return numbers
+
+
+def digest(data: bytes) -> str:
+    """The id of a picture."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def check_picture(data: bytes, name: str) -> str:
+    """The suffix for the file of a picture; an `UnreadableImage` if it cannot be decoded or has too many pixels."""
+    kind = check_pixels(data, name)
+    fault = find_faults(EncodedImages([data], [name]))[0]
+    if fault is not None:
+        raise fault
+    return SUFFIXES.get(kind, f".{kind[:5]}")
+
+
+def check_pixels(data: bytes, name: str) -> str:
+    """The format of a picture, by its header; an `UnreadableImage` if it has too many pixels to be decoded."""
+    with open_encoded(data, name) as image:
+        if image.width * image.height > UPLOAD_PIXELS:
+            size = f"{image.width} × {image.height} pixels"
+            raise UnreadableImage(name, f"it has {size}, more than the limit of {UPLOAD_PIXELS:,}", "Scale it down.")
+        return (image.format or "image").lower()
+
+
+def _sync(folder: Path) -> None:
+    """Make sure that the names in a folder outlast a loss of power."""
+    with suppress(OSError):  # not on every platform
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)

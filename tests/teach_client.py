@@ -1,0 +1,139 @@
+"""A client of `zofc teach` for tests and the load benchmark: the real server in a process of its own, over a socket."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from zofc.data.source import SourceOptions, open_source
+
+GLYPHS = 12  # images of each class
+
+
+def glyphs(classes: int, per_class: int = GLYPHS) -> dict[str, list[bytes]]:
+    """PNG files of generated characters, by class name."""
+    source = open_source("glyphs", SourceOptions(per_class=per_class, test_per_class=1))
+    found = {}
+    for label, name in enumerate(source.classes[:classes]):
+        chosen = np.flatnonzero(source.train.labels == label)
+        found[name] = [encode(source.train.images.load(int(index))) for index in chosen]
+    return found
+
+
+def encode(image: Image.Image, kind: str = "png") -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
+
+
+def multipart(files: Sequence[tuple[str, bytes]], boundary: str = "x0x0x") -> tuple[bytes, str]:
+    """The body of an upload and its content type."""
+    parts = []
+    for name, data in files:
+        head = f'--{boundary}\r\ncontent-disposition: form-data; name="files"; filename="{name}"\r\n'
+        parts += [head.encode(), b"content-type: application/octet-stream\r\n\r\n", data, b"\r\n"]
+    return b"".join([*parts, f"--{boundary}--\r\n".encode()]), f"multipart/form-data; boundary={boundary}"
+
+
+class Client:
+    """Requests with the token, unless told otherwise."""
+
+    def __init__(self, port: int, token: str, process: subprocess.Popen[str] | None = None) -> None:
+        self.port, self.token, self.process = port, token, process
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body; a header of None is left out."""
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=120)
+        sent = {"Authorization": f"Bearer {self.token}", **(headers or {})}
+        try:
+            connection.request(method, path, body, {key: value for key, value in sent.items() if value})
+            answer = connection.getresponse()
+            return answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read()
+        finally:
+            connection.close()
+
+    def call(self, method: str, path: str, value: Any = None, expect: int | None = None) -> Any:
+        body = None if value is None else json.dumps(value).encode()
+        status, _, content = self.ask(method, f"/api/v1{path}", body, {"Content-Type": "application/json"})
+        answer = json.loads(content) if content else None
+        assert status == expect or (expect is None and status < 300), (status, answer)
+        return answer
+
+    def send(self, path: str, files: Sequence[tuple[str, bytes]], expect: int = 200) -> Any:
+        body, kind = multipart(files)
+        status, _, content = self.ask("POST", f"/api/v1{path}", body, {"Content-Type": kind})
+        assert status == expect, (status, content[:500])
+        return json.loads(content)
+
+    def add(self, name: str, images: Sequence[bytes]) -> str:
+        """A new class with pictures; its id."""
+        number = str(self.call("POST", "/classes", {"name": name})["id"])
+        answer = self.send(f"/classes/{number}/images", [(f"{i}.png", data) for i, data in enumerate(images)])
+        assert len(answer["added"]) == len(images), answer
+        return number
+
+    def follow(self) -> Iterator[tuple[str, Any]]:
+        """The events of the present lesson."""
+        _, _, content = self.ask("GET", "/api/v1/lessons/current/events")
+        for block in content.decode().split("\n\n"):
+            if found := re.fullmatch(r"event: (\w+)\ndata: (.*)", block):
+                yield found[1], json.loads(found[2])
+
+    def teach(self) -> Any:
+        """A lesson, to its end."""
+        self.call("POST", "/lessons", expect=202)
+        kind, last = list(self.follow())[-1]
+        assert kind == "finished", last
+        return last
+
+
+@contextmanager
+def served(run: Path, *words: str, port: int = 0) -> Iterator[Client]:
+    """`zofc teach` on a run folder; killed at the end."""
+    token = secrets.token_urlsafe(16)
+    environment = {**os.environ, "ZOFC_TEACH_TOKEN": token, "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "zofc", "teach", str(run), "--no-browser", "--port", str(port), *words]
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines: list[str] = []
+    try:
+        assert process.stdout is not None
+        while not (found := re.search(r"http://[^/]*:(\d+)/", lines[-1] if lines else "")):
+            line = process.stdout.readline()
+            assert line, "".join(lines)
+            lines.append(line)
+        client = Client(int(found[1]), token, process)
+        _wait(client)
+        yield client
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _wait(client: Client, patience: float = 60) -> None:
+    """Until the server answers."""
+    end = time.monotonic() + patience
+    while True:
+        try:
+            client.call("GET", "/status")
+            return
+        except OSError:
+            assert time.monotonic() < end
+            time.sleep(0.05)

@@ -1,0 +1,326 @@
+"""Facts about grids on Ray: the rows are those of the local pool, whatever happens to nodes, and either goes on where
+the other stopped. The cluster is real: two nodes on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import zofc
+from zofc import cli
+from zofc.analysis.run_flatness import FlatnessSettings
+from zofc.errors import Interrupted, RecipeError, RunError
+from zofc.recipe import Recipe, change_recipe, dump_recipe
+from zofc.runfolder import Run, open_run
+from zofc.runfolder.travel import pack_result, unpack_result
+from zofc.studies import jobs, ray_node
+from zofc.studies.cells import Cell, run_cell
+from zofc.studies.grid import run_grid
+from zofc.studies.jobs import CellRow, MeasureCost, MeasureFlatness
+from zofc.studies.places import LocalPool, get_place
+from zofc.studies.ray_node import MeasureShare, RunCell, do_order, gpu_share
+
+Make = Callable[..., Recipe]
+ROOT = Path(__file__).resolve().parents[1]
+needs_ray = pytest.mark.skipif(
+    subprocess.run([sys.executable, "-c", "import ray"], capture_output=True).returncode != 0,
+    reason="Ray is not installed: pip install 'zofc[ray]'",
+)
+
+
+def cells(make: Make, *seeds: int, epochs: int = 1) -> list[Cell]:
+    lengths = [f"optimize.{group}.epochs={epochs}" for group in ("peft", "head")]
+    return [Cell({"row": "ZO-FC", "seed": seed}, make("zofc/base", f"seed={seed}", *lengths)) for seed in seeds]
+
+
+def waited(fact: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 60
+    while not fact() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return fact()
+
+
+def lasting(row: CellRow) -> CellRow:
+    """What does not depend on where and when a cell was run."""
+    cost = {"cost": {"parameters": row["cost"]["parameters"]}} if "cost" in row else {}
+    return {key: row[key] for key in row.keys() - {"seconds", "peak_memory", "environment", "cost"}} | cost
+
+
+# -- a cluster of two nodes ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where nodes have their scratch folders. Ray's own files stay where its sockets have short names."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setenv("RAY_TMPDIR", "/tmp")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    return folder
+
+
+@pytest.fixture
+def cluster(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A node with a core and what Ray takes for a GPU, to which others may be added."""
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 1, "include_dashboard": False})
+    try:
+        monkeypatch.setenv("RAY_ADDRESS", nodes.address)
+        yield nodes
+    finally:
+        nodes.shutdown()
+
+
+def begun(scratch: Path) -> int:
+    return sum('"epoch"' in path.read_text() for path in scratch.glob("zofc-*/*/events.jsonl"))
+
+
+@needs_ray
+def test_a_grid_on_ray_survives_the_loss_of_a_node_and_has_the_rows_of_the_local_pool(
+    tiny_recipe: Make, tmp_path: Path, cluster: Any, scratch: Path
+) -> None:
+    first, second = cells(tiny_recipe, 1, 2, epochs=60)
+    kept = replace(first, recipe=change_recipe(first.recipe, "training.keep_tasks=true"))
+    flat = replace(kept, labels={"row": "flatness"}, job=MeasureFlatness(FlatnessSettings(images=2)))
+    timed = Cell({"row": "timed"}, tiny_recipe("zofc/base"), MeasureCost(1))
+    on_gpu = Cell({"row": "GPU"}, tiny_recipe("zofc/base", "seed=5", "training.device=auto"))
+    lost = Cell({"row": "lost"}, tiny_recipe("zofc/base", "data.source=folder:nowhere"))
+    wanted = [timed, flat, kept, second, on_gpu, lost]
+    second_node, told, removed = cluster.add_node(num_cpus=1), list[str](), list[list[Path]]()
+
+    def remove() -> None:
+        if waited(lambda: begun(scratch) == 2):  # one on each
+            cluster.remove_node(second_node)
+            removed.append(list(scratch.glob("zofc-*")))
+
+    thread = Thread(target=remove)
+    thread.start()
+    found = list(run_grid(wanted, tmp_path / "ray", get_place("ray", None, told.append)))
+    thread.join()
+    left_behind = list(scratch.glob("zofc-*"))  # by the cell whose node was killed
+    assert len(left_behind) == 1 and left_behind[0] in removed[0]
+    assert told == ["Ray cluster of 2 nodes: 2 CPUs, 1 GPUs"]
+    assert found[-1][0] is timed and found[-2][0] is flat
+    rows = {str(cell): row for cell, row in found}
+    here = {str(cell): row for cell, row in run_grid(wanted, tmp_path / "local")}
+    assert "nowhere" in here["lost"]["failed"] and rows["lost"].pop("failed").startswith(here["lost"].pop("failed"))
+    assert {name: lasting(row) for name, row in rows.items()} == {name: lasting(row) for name, row in here.items()}
+    assert sorted(path.name for path in (tmp_path / "ray").iterdir()) == sorted(
+        path.name for path in (tmp_path / "local").iterdir()
+    )
+
+
+GRID = """
+from pathlib import Path
+from zofc.recipe import load_recipe
+from zofc.studies.cells import Cell
+from zofc.studies.grid import collect
+from zofc.studies.places import get_place
+
+if __name__ == "__main__":
+    cells = [Cell({"kind": kind}, load_recipe(f"{kind}.yaml")) for kind in ("short", "long")]
+    collect(cells, Path("runs"), Path("rows.json"), {}, get_place("ray", None))
+"""
+
+
+@needs_ray
+def test_ctrl_c_cancels_what_runs_on_ray_and_keeps_what_is_finished(
+    tiny_recipe: Make, tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    for kind, epochs in (("short", 1), ("long", 100000)):
+        (cell,) = cells(tiny_recipe, 1, epochs=epochs)
+        (tmp_path / f"{kind}.yaml").write_text(dump_recipe(change_recipe(cell.recipe, "training.threads=1")))
+    (tmp_path / "grid.py").write_text(GRID)
+    rows = tmp_path / "rows.json"
+    process = subprocess.Popen(
+        [sys.executable, "grid.py"], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert waited(lambda: begun(scratch) >= 1 and rows.exists())
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, said = process.communicate(timeout=60)
+    assert said.count("Traceback") == 1 and "Interrupted: stopped; finished cells are kept" in said, said
+    assert [row["kind"] for row in json.loads(rows.read_text())["rows"]] == ["short"]
+    (run,) = (tmp_path / "runs").iterdir()
+    assert open_run(run).finished and not list(scratch.glob("zofc-*"))
+
+
+# -- without a cluster -----------------------------------------------------------------------------------------------
+
+
+@needs_ray
+def test_what_is_finished_is_read_without_a_cluster(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = cells(tiny_recipe, 1, 2)
+    rows = [row for _, row in run_grid(wanted, tmp_path)]
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert [row for _, row in run_grid(wanted, tmp_path, get_place("ray", None))] == rows
+
+
+def test_places_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(get_place("local", None), LocalPool)
+    with pytest.raises(RecipeError, match="--on: unknown place 'slurm'; local, ray, or the address"):
+        get_place("slurm", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for name in ("ray", "ray://head:10001"):
+        with pytest.raises(RecipeError, match=r"not installed; install the extra: pip install 'zofc\[ray\]'"):
+            get_place(name, None)
+    shown = CliRunner().invoke(cli.app, ["reproduce", "main-table", "--scale", "tiny", "--on", "ray"])
+    assert isinstance(shown.exception, RecipeError)
+
+
+def test_only_the_room_of_studies_imports_ray() -> None:
+    importing = {
+        path.relative_to(ROOT / "src" / "zofc").parts[0]
+        for path in (ROOT / "src").rglob("*.py")
+        if any(line.strip().startswith(("import ray", "from ray")) for line in path.read_text("utf-8").splitlines())
+    }
+    assert importing == {"studies"}
+
+
+# -- what a node does ------------------------------------------------------------------------------------------------
+
+
+def node_answer(version: str = zofc.__version__, order: bytes = b"") -> Any:
+    from zofc.studies.ray_cluster import _function_of_nodes
+
+    return _function_of_nodes()(version, order)
+
+
+def test_a_node_with_another_version_or_none_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = node_answer("9.9")
+    assert f"has zofc {zofc.__version__}, this machine 9.9" in said and "pip install 'zofc[ray]==9.9'" in said
+    monkeypatch.setitem(sys.modules, "zofc", None)
+    assert "cannot import zofc" in node_answer("9.9")
+
+
+def test_an_interrupted_run_goes_to_the_node_and_comes_back_finished(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from zofc.studies.ray_cluster import _files_to_send, _keep
+
+    (cell,) = cells(tiny_recipe, 1)
+    run_cell(cell, tmp_path / "local")
+    real = jobs.train
+
+    class StopsAtTask:
+        """As a scheduler does that takes the node away."""
+
+        def event(self, event: Any) -> None:
+            if event["event"] == "evaluated":
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        def step(self, status: Any) -> None: ...
+
+        def close(self) -> None: ...
+
+    def stopped(run: Run) -> Any:
+        return real(run, [StopsAtTask()])
+
+    monkeypatch.setattr(jobs, "train", stopped)
+    assert do_order(pickle.dumps(RunCell(cell, {}))) is None  # to be tried again
+    with pytest.raises(Interrupted):
+        run_cell(cell, tmp_path / "mine")
+    monkeypatch.setattr(jobs, "train", real)
+    sent = _files_to_send(cell.path(tmp_path / "mine"))
+    assert not cell.done(tmp_path / "mine") and "events.jsonl" in sent and ".lock" not in sent
+    answer: Any = do_order(pickle.dumps(RunCell(cell, sent)))
+    assert '"run_resumed"' in answer["events.jsonl"].decode()
+    row, here = _keep(cell, answer, tmp_path / "mine"), run_cell(cell, tmp_path / "local")
+    assert lasting(row) == lasting(here) and len(list((tmp_path / "mine").iterdir())) == 1
+
+
+def test_what_is_no_result_is_not_kept_as_one(tiny_recipe: Make, tmp_path: Path) -> None:
+    from zofc.studies.ray_cluster import _keep
+
+    (cell,) = cells(tiny_recipe, 1)
+    assert _keep(cell, "why", tmp_path)["failed"] == "why"
+    assert "does not belong" in _keep(cell, {"../metrics.json": b"{}"}, tmp_path)["failed"]
+    assert not list(tmp_path.iterdir())
+    assert "no finished result" in _keep(cell, {"metrics.json": b"{}"}, tmp_path)["failed"]
+
+
+def test_a_node_without_the_images_is_named(tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell({"row": "lost"}, tiny_recipe("zofc/base", "data.source=folder:nowhere"))
+    monkeypatch.setenv("ZOFC_DATA", "/data")
+    assert "where $ZOFC_DATA is /data: every node needs" in str(RunCell(cell, {}).do())
+    monkeypatch.delenv("ZOFC_DATA")
+    assert "$ZOFC_DATA is not set" in str(RunCell(cell, {}).do())
+
+
+@pytest.mark.parametrize(("needed", "cells_on_it"), [(81, 1), (40, 2), (30, 3), (22, 4), (15, 6), (1, 8), (200, 1)])
+def test_equal_cells_fill_a_gpu_in_the_units_that_ray_counts_in(needed: int, cells_on_it: int) -> None:
+    share = gpu_share(needed * 2**30, 100 * 2**30)
+    assert int(1 / share) == cells_on_it and cells_on_it * round(share * 10_000) <= 10_000
+
+
+def test_the_share_of_a_gpu_is_measured_at_the_first_and_last_task(
+    tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+    monkeypatch.setattr(ray_node, "pick_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(ray_node, "measure_cost", lambda recipe, steps, task: measured.append(task))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (70 * 2**30, 100 * 2**30))
+    assert MeasureShare(tiny_recipe("zofc/base")).do() == 0.3333 and measured == [1, 3]
+    assert "nowhere" in str(MeasureShare(tiny_recipe("zofc/base", "data.source=folder:nowhere")).do())
+
+
+# -- files that travel -----------------------------------------------------------------------------------------------
+
+
+def test_files_arrive_whole_or_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoint").mkdir(parents=True)
+    for name in ("recipe.yaml", ".lock", "checkpoint/state.json", ".metrics.json.12.tmp"):
+        (tmp_path / "run" / name).write_text(name)
+    files = pack_result(tmp_path / "run")
+    assert set(files) == {"recipe.yaml", "checkpoint/state.json"}
+    unpack_result(files, tmp_path / "there" / "run")
+    assert pack_result(tmp_path / "there" / "run") == files
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["run"]
+    unpack_result({"": b"{}"}, tmp_path / "costs" / "x.cost.json")
+    assert pack_result(tmp_path / "costs" / "x.cost.json") == {"": b"{}"} and pack_result(tmp_path / "none") == {}
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "C:\\x", "..\\x", "\\x", ".", "a\0b"])
+def test_names_that_lead_elsewhere_are_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="does not belong below it"):
+        unpack_result({"good": b"", name: b"bad"}, tmp_path / "runs" / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_finished_run_is_not_replaced(tiny_recipe: Make, tmp_path: Path) -> None:
+    (cell,) = cells(tiny_recipe, 1)
+    run_cell(cell, tmp_path)
+    path = cell.path(tmp_path)
+    before = pack_result(path)
+    unpack_result({"recipe.yaml": b""}, path)
+    assert pack_result(path) == before
+    with Run(path).locked(), pytest.raises(RunError, match="another process"):
+        unpack_result({"recipe.yaml": b""}, path)
+
+
+# -- Slurm -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_batch_script_for_slurm_is_one() -> None:
+    script = ROOT / "examples" / "slurm_ray.sh"
+    subprocess.run(["bash", "-n", script], check=True)
+    assert script.read_text() in (ROOT / "docs" / "guides" / "slurm.md").read_text("utf-8")

@@ -1,0 +1,318 @@
+"""Facts about teaching over HTTP: what a lesson learns, what is undone, forgotten, renamed, kept and exported."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+import zofc
+from teach_client import glyphs
+from zofc.errors import RunError
+from zofc.model.image_ridge import ImageRidge
+from zofc.recipe import Recipe
+from zofc.teach.lessons import Teacher
+from zofc.teach.security import Access
+from zofc.teach.server import make_app
+from zofc.teach.start import prepare_run
+from zofc.teach.state import Picture, Taught
+from zofc.teach.store import Store
+from zofc.training.runs import start_run, train
+
+NEW_RUN = ("backbone.name=embedded", "optimize.peft.epochs=2", "optimize.head.epochs=2")
+GLYPHS = glyphs(4)
+NAMES = list(GLYPHS)
+
+
+class Page:
+    """The API as a script uses it, without a socket."""
+
+    def __init__(self, teacher: Teacher) -> None:
+        self.teacher = teacher
+        app = make_app(teacher, Access("127.0.0.1", 80, "secret"))
+        self.http = TestClient(app, base_url="http://127.0.0.1", headers={"Authorization": "Bearer secret"})
+
+    def get(self, path: str) -> object:
+        answer = self.http.get(f"/api/v1{path}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def classes(self) -> dict[str, dict[str, object]]:
+        return {one["name"]: one for one in self.get("/classes")}  # type: ignore[attr-defined]
+
+    def add(self, name: str, images: list[bytes]) -> str:
+        known = self.classes()
+        number = (
+            known[name]["id"] if name in known else self.http.post("/api/v1/classes", json={"name": name}).json()["id"]
+        )
+        files = [("files", (f"{i}.png", data)) for i, data in enumerate(images)]
+        answer = self.http.post(f"/api/v1/classes/{number}/images", files=files)
+        assert answer.status_code == 200 and not answer.json()["refused"], answer.text
+        return str(number)
+
+    def teach(self) -> dict[str, object]:
+        answer = self.http.post("/api/v1/lessons")
+        assert answer.status_code == 202, answer.text
+        blocks = self.http.get("/api/v1/lessons/current/events").text.strip().split("\n\n")
+        kind, data = blocks[-1].split("\n")
+        assert kind == "event: finished", blocks[-1]
+        return dict(json.loads(data.removeprefix("data: ")))
+
+    def best(self, images: list[bytes]) -> list[str]:
+        answer = self.http.post("/api/v1/predict", files=[("files", ("x.png", data)) for data in images])
+        return [one["answers"][0]["class"] for one in answer.json()]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return prepare_run(tmp_path / "taught", NEW_RUN, lambda _: None)
+
+
+@pytest.fixture
+def page(run: Path) -> Iterator[Page]:
+    store = Store(run)
+    with store.opened():
+        yield Page(Teacher.open(store))
+
+
+def teach_two(page: Page) -> list[str]:
+    numbers = [page.add(name, GLYPHS[name]) for name in NAMES[:2]]
+    page.teach()
+    return numbers
+
+
+def test_a_run_that_was_taught_is_one_for_every_command(page: Page, run: Path) -> None:
+    for name in NAMES[:3]:
+        page.add(name, GLYPHS[name])
+    lesson = page.teach()
+    assert lesson["number"] == 1 and lesson["images"] == 3 * 10 and lesson["classes"] == NAMES[:3]
+    assert {one["held_back"] for one in page.classes().values()} == {2}
+    learner = zofc.load(run)
+    assert learner.classes == tuple(NAMES[:3])
+    trained = [one for name in NAMES[:3] for one in GLYPHS[name]]
+    right = [name for name in NAMES[:3] for _ in GLYPHS[name]]
+    answers = page.best(trained[:30]) + page.best(trained[30:])
+    assert answers == [best[0].name for best in learner.predict(trained)]
+    assert np.mean([answer == name for answer, name in zip(answers, right, strict=True)]) > 0.8
+
+
+def test_pictures_of_known_classes_are_included_and_a_fifth_is_held_back(page: Page) -> None:
+    first, _ = teach_two(page)
+    page.add(NAMES[2], GLYPHS[NAMES[2]])
+    more = glyphs(1, 24)[NAMES[0]]
+    fresh = [image for image in more if image not in GLYPHS[NAMES[0]]]
+    page.add(NAMES[0], fresh[:8])
+    lesson = page.teach()
+    assert lesson["images"] == 10 + 6  # of 20 pictures 4 are held back, 2 of them since the first lesson
+    assert page.classes()[NAMES[0]]["held_back"] == 4 and page.classes()[NAMES[0]]["id"] == first
+    assert set(lesson["accuracy_before"]) == set(lesson["accuracy_after"]) == {"c1", "c2", "c3"}  # type: ignore[call-overload]
+
+
+def test_undo_brings_the_model_back_and_keeps_later_pictures(page: Page, run: Path) -> None:
+    teach_two(page)
+    before = zofc.load(run).predict_proba(GLYPHS[NAMES[0]])
+    page.add(NAMES[2], GLYPHS[NAMES[2]])
+    page.teach()
+    page.add(NAMES[3], GLYPHS[NAMES[3]][:3])
+    assert page.http.post("/api/v1/lessons/undo").json()["undone"]
+    assert zofc.load(run).classes == tuple(NAMES[:2])
+    assert np.array_equal(zofc.load(run).predict_proba(GLYPHS[NAMES[0]]), before)
+    classes = page.classes()
+    assert [classes[name]["pending"] for name in NAMES] == [0, 0, 12, 3] and not classes[NAMES[2]]["learned"]
+    page.teach()  # again, with both
+    assert zofc.load(run).classes == tuple(NAMES)
+
+
+def test_forget_and_rename_are_undone_with_the_pictures(page: Page, run: Path) -> None:
+    first, second = teach_two(page)
+    page.http.patch(f"/api/v1/classes/{first}", json={"name": "renamed"})
+    assert zofc.load(run).classes == ("renamed", NAMES[1])
+    assert page.http.delete(f"/api/v1/classes/{second}").status_code == 204
+    assert zofc.load(run).classes == ("renamed",) and list(page.classes()) == ["renamed"]
+    page.http.post("/api/v1/lessons/undo")
+    page.http.post("/api/v1/lessons/undo")
+    assert zofc.load(run).classes == tuple(NAMES[:2])
+    assert len(page.get(f"/classes/{second}/images")) == 12  # type: ignore[arg-type]
+
+
+def test_forgetting_for_good_leaves_no_file_of_a_class(page: Page, run: Path) -> None:
+    _, second = teach_two(page)
+    assert page.http.delete(f"/api/v1/classes/{second}?for_good=true").status_code == 204
+    assert len(list((run / "taught/pictures").iterdir())) == 12
+    assert len(list((run / "taught/lessons").iterdir())) == 1
+    assert page.http.post("/api/v1/lessons/undo").status_code == 422
+
+
+def test_a_removed_picture_leaves_the_model_as_if_it_had_never_been_there(
+    page: Page, run: Path, tmp_path: Path
+) -> None:
+    first, _ = teach_two(page)
+    learned = [one["id"] for one in page.get(f"/classes/{first}/images") if not one["held_back"]]  # type: ignore[attr-defined]
+    assert page.http.delete(f"/api/v1/images/{learned[0]}").status_code == 204
+    assert page.classes()[NAMES[0]]["removed_pending"] == 1
+    lesson = page.teach()
+    assert "learned anew" in str(lesson["notices"]) and page.classes()[NAMES[0]]["removed_pending"] == 0
+    assert not (run / "taught/pictures" / f"{learned[0]}.png").exists() or page.teacher.undoable is not None
+    heads = [one for one in zofc.load(run).model.method.modules() if isinstance(one, ImageRidge)]
+    assert heads and {len(one.keys) for one in heads} == {10 + 9}
+
+
+def test_what_cannot_be_taught_is_refused_with_a_remedy(page: Page) -> None:
+    empty = page.http.post("/api/v1/lessons")
+    assert empty.status_code == 422 and "nothing to learn" in empty.json()["detail"] and empty.json()["remedy"]
+    assert page.http.post("/api/v1/predict", files=[("files", ("x", GLYPHS[NAMES[0]][0]))]).status_code == 422
+    page.add(NAMES[0], GLYPHS[NAMES[0]])
+    single = page.http.post("/api/v1/lessons")
+    assert single.status_code == 422 and "two classes" in single.json()["detail"]
+    assert single.headers["content-type"] == "application/problem+json"
+
+
+def test_a_cancelled_lesson_changes_nothing(page: Page, run: Path) -> None:
+    teach_two(page)
+    page.add(NAMES[2], GLYPHS[NAMES[2]])
+    before = (run / "taught/taught.json").read_bytes()
+    page.http.post("/api/v1/lessons")
+    page.http.delete("/api/v1/lessons/current")
+    events = page.http.get("/api/v1/lessons/current/events").text
+    assert "event: cancelled" in events
+    assert (run / "taught/taught.json").read_bytes() == before and zofc.load(run).classes == tuple(NAMES[:2])
+
+
+def test_a_lesson_that_fails_leaves_the_model(page: Page, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    teach_two(page)
+    page.add(NAMES[2], GLYPHS[NAMES[2]])
+
+    def fail(*_: object) -> None:
+        raise MemoryError("out of memory")
+
+    monkeypatch.setattr(zofc.Learner, "learn", fail)
+    page.http.post("/api/v1/lessons")
+    assert "event: failed" in page.http.get("/api/v1/lessons/current/events").text
+    assert page.http.post("/api/v1/predict", files=[("files", ("x", GLYPHS[NAMES[0]][0]))]).status_code == 200
+    monkeypatch.undo()
+    page.teach()
+    assert zofc.load(run).classes == tuple(NAMES[:3])
+
+
+def test_a_stopped_server_goes_on_where_it_was(run: Path) -> None:
+    store = Store(run)
+    with store.opened():
+        teach_two(Page(Teacher.open(store)))
+        with pytest.raises(RunError, match="another process"), Store(run).opened():
+            pass
+    with (again := Store(run)).opened():
+        page = Page(Teacher.open(again))
+        assert [one["learned"] for one in page.classes().values()] == [True, True]
+        page.add(NAMES[2], GLYPHS[NAMES[2]])
+        page.teach()
+    assert zofc.load(run).classes == tuple(NAMES[:3])
+
+
+def test_a_model_that_was_changed_elsewhere_is_taken_up(run: Path) -> None:
+    store = Store(run)
+    with store.opened():
+        teach_two(Page(Teacher.open(store)))
+    learner = zofc.load(run)
+    learner.learn({NAMES[2]: GLYPHS[NAMES[2]]})
+    learner.save(run)
+    with (again := Store(run)).opened():
+        page = Page(Teacher.open(again))
+        assert page.classes()[NAMES[2]]["learned"] and page.classes()[NAMES[2]]["images"] == 0
+    assert zofc.load(run).classes == tuple(NAMES[:3])
+
+
+@pytest.mark.parametrize("name", ["ridge/base", "adapter-fo/base"])
+def test_a_trained_run_is_taught_in_a_copy(tiny_recipe: Callable[..., Recipe], tmp_path: Path, name: str) -> None:
+    trained = start_run(tiny_recipe(name), tmp_path)
+    train(trained)
+    before = {path: path.read_bytes() for path in trained.path.rglob("*") if path.is_file()}
+    copy = prepare_run(trained.path, (), lambda _: None)
+    with (store := Store(copy)).opened():
+        page = Page(Teacher.open(store))
+        known = page.classes()
+        assert len(known) == 6 and all(one["learned"] and not one["images"] for one in known.values())
+        new = next(one for one in NAMES if one not in known)
+        page.add(new, GLYPHS[new])
+        page.teach()
+    assert new in zofc.load(copy).classes and len(zofc.load(copy).classes) == 7
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_rows_that_are_trained_are_never_learned_anew_without_their_images(
+    tiny_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    trained = start_run(tiny_recipe("adapter-fo/base"), tmp_path)
+    train(trained)
+    with (store := Store(prepare_run(trained.path, (), lambda _: None))).opened():
+        page = Page(Teacher.open(store))
+        page.add(next(iter(page.classes())), GLYPHS[NAMES[0]])
+        refused = page.http.post("/api/v1/lessons")
+    assert refused.status_code == 422 and "not here" in refused.json()["detail"]
+
+
+def test_exports_are_runs_and_bundles(page: Page, tmp_path: Path) -> None:
+    teach_two(page)
+    archive = zipfile.ZipFile(io.BytesIO(page.http.get("/api/v1/export/run").content))
+    archive.extractall(tmp_path / "elsewhere")
+    assert zofc.load(tmp_path / "elsewhere/taught").classes == tuple(NAMES[:2])
+    with (moved := Store(tmp_path / "elsewhere/taught")).opened():
+        there = Page(Teacher.open(moved))
+        assert there.classes()[NAMES[0]]["images"] == 12
+        there.add(NAMES[2], GLYPHS[NAMES[2]])
+        there.teach()
+    lean = zipfile.ZipFile(io.BytesIO(page.http.get("/api/v1/export/run?pictures=false").content))
+    assert not [name for name in lean.namelist() if "pictures" in name]
+    bundle = zipfile.ZipFile(io.BytesIO(page.http.get("/api/v1/export/bundle").content))
+    assert "predict.onnx" in bundle.namelist()
+
+
+def test_a_picture_belongs_to_one_class_and_thumbnails_are_small(page: Page) -> None:
+    first = page.add(NAMES[0], GLYPHS[NAMES[0]][:2])
+    other = page.http.post("/api/v1/classes", json={"name": "other"}).json()["id"]
+    same = page.http.post(f"/api/v1/classes/{other}/images", files=[("files", ("a", GLYPHS[NAMES[0]][0]))]).json()
+    assert not same["added"] and NAMES[0] in same["refused"][0]["reason"]
+    number = page.get(f"/classes/{first}/images")[0]["id"]  # type: ignore[index]
+    small = page.http.get(f"/api/v1/images/{number}?size=16&token=secret")
+    assert small.headers["content-type"] == "image/jpeg"
+    assert page.http.get(f"/api/v1/images/{number}").content in GLYPHS[NAMES[0]][:2]
+
+
+def test_the_description_of_the_api_has_every_route(page: Page) -> None:
+    described = page.get("/openapi.json")
+    assert {"/api/v1/lessons", "/api/v1/predict", "/api/v1/evaluate", "/api/v1/runs"} <= set(described["paths"])  # type: ignore[index, call-overload]
+    assert page.http.post("/api/v1/evaluate").json() == {
+        "accuracy": None, "classes": {}, "images": 0, "calibration_error": None
+    }  # fmt: skip
+
+
+def test_undoing_twice_never_counts_a_picture_twice() -> None:
+    picture = Picture(id="0" * 32, suffix=".png", owner="c1")
+    picture.enter(1)
+    picture.leave(2)
+    picture.enter(3)
+    assert picture.in_model
+    picture.undo(3)
+    assert not picture.in_model
+    picture.undo(2)
+    assert picture.in_model and picture.spans == [(1, None)]
+
+
+def test_held_back_pictures_stay_held_back() -> None:
+    taught = Taught()
+    number = taught.add_class("one").id
+    for value in range(30):
+        name = f"{value * 7919 % 97:032x}"
+        taught.pictures[name] = Picture(id=name, suffix=".png", owner=number)
+        held = {key for key, one in taught.pictures.items() if one.held_back and one.in_model}
+        taught.hold_back(number)
+        assert held <= {key for key, one in taught.pictures.items() if one.held_back}
+        if value % 4 == 3:
+            for one in taught.pictures.values():
+                one.enter(value)
+    assert sum(one.held_back for one in taught.pictures.values()) == 6

@@ -1,0 +1,192 @@
+"""Attacks on `zofc teach`, each refused with a clear answer by the real server, its memory within bounds."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from teach_client import Client, glyphs, multipart, served
+from zofc.limits import UPLOAD_BYTES, UPLOAD_FILES
+from zofc.teach.security import Access, is_local
+
+pytestmark = pytest.mark.loopback
+GLYPHS = glyphs(2)
+NAMES = list(GLYPHS)
+MOST_GROWTH = 400 * 2**20  # bytes that a refused attack may add to the server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    run = tmp_path_factory.mktemp("attacks") / "taught"
+    with served(run, "backbone.name=embedded") as client:
+        client.add("one", GLYPHS[NAMES[0]])
+        client.add("two", GLYPHS[NAMES[1]])
+        client.teach()
+        yield client
+
+
+def memory(client: Client) -> int:
+    """The most memory that the server has ever had."""
+    assert client.process is not None
+    lines = Path(f"/proc/{client.process.pid}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def problem(answer: tuple[int, dict[str, str], bytes], status: int) -> dict[str, object]:
+    assert answer[0] == status and answer[1]["content-type"] == "application/problem+json", answer
+    content = dict(json.loads(answer[2]))
+    assert content["status"] == status and content["detail"] and content["remedy"]
+    return content
+
+
+def test_without_the_token_nothing_is_answered(server: Client) -> None:
+    for method, path in [("GET", "/status"), ("POST", "/lessons"), ("GET", "/openapi.json"), ("DELETE", "/classes/c1")]:
+        for given in ("", "Bearer wrong", f"Basic {server.token}", "Bearer ", "Bearer \xe4"):
+            problem(server.ask(method, f"/api/v1{path}", headers={"Authorization": given}), 401)
+    problem(server.ask("POST", f"/api/v1/lessons?token={server.token}", headers={"Authorization": ""}), 401)
+    assert server.ask("GET", f"/api/v1/status?token={server.token}", headers={"Authorization": ""})[0] == 200
+    assert server.ask("GET", "/", headers={"Authorization": ""})[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:{port}", "127.0.0.1:1", "localhost.evil.example:{port}", "[::2]:{port}", ""]
+)
+def test_another_host_is_refused(server: Client, host: str) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        name = host.format(port=server.port)
+        connection.sendall(
+            f"GET /api/v1/status HTTP/1.1\r\nHost: {name}\r\nAuthorization: Bearer {server.token}\r\n"
+            "Connection: close\r\n\r\n".encode()
+        )
+        assert connection.recv(4096).split()[1] in (b"421", b"400")
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["http://evil.example", "null", "https://127.0.0.1:{port}", "http://127.0.0.1:1", "http://localhost:{port}"],
+)
+def test_requests_of_other_sites_are_refused(server: Client, origin: str) -> None:
+    body, kind = multipart([("a.png", GLYPHS[NAMES[0]][0])])
+    headers = {"Origin": origin.format(port=server.port), "Content-Type": kind}
+    problem(server.ask("POST", "/api/v1/predict", body, headers), 403)
+    headers["Origin"] = f"http://127.0.0.1:{server.port}"
+    assert server.ask("POST", "/api/v1/predict", body, headers)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "name", ["../../evil.png", "/etc/evil.png", "..\\evil.png", "a/../../evil", "%2e%2e%2fevil.png"]
+)
+def test_no_name_becomes_a_path(server: Client, name: str, tmp_path: Path) -> None:
+    number = server.call("POST", "/classes", {"name": name}, expect=201)["id"]
+    server.send(f"/classes/{number}/images", [(name, GLYPHS[NAMES[0]][0] + b"x" * len(name))])
+    run = Path(server.call("GET", "/status")["run"])
+    assert not list(run.parent.rglob("*evil*")) and not Path("/etc/evil.png").exists()
+    server.call("DELETE", f"/classes/{number}")
+
+
+@pytest.mark.parametrize(
+    "path", ["/page/../server.py", "/page/..%2fserver.py", "/page/%2e%2e/state.py", "/page//etc/passwd", "/page/.."]
+)
+def test_the_page_serves_its_own_files_alone(server: Client, path: str) -> None:
+    assert server.ask("GET", path)[0] == 404
+
+
+@pytest.mark.parametrize("number", ["..%2f..%2frecipe.yaml", "%00", "c1", "0" * 32])
+def test_pictures_are_found_by_id_alone(server: Client, number: str) -> None:
+    problem(server.ask("GET", f"/api/v1/images/{number}"), 404)
+
+
+def big_png(side: int) -> bytes:
+    """A PNG of side × side pixels in a few kilobytes, as a decompression bomb has it."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    packer = zlib.compressobj(9)
+    rows = b"".join(packer.compress(bytes(1 + side // 8)) for _ in range(side)) + packer.flush()
+    head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def test_a_picture_of_200_megapixels_is_refused_before_it_is_decoded(server: Client) -> None:
+    bomb, before = big_png(14144), memory(server)
+    answer = server.send("/classes/c1/images", [("bomb.png", bomb)])
+    assert not answer["added"] and "pixels" in answer["refused"][0]["reason"]
+    predicted = server.send("/predict", [("bomb.png", bomb), ("good.png", GLYPHS[NAMES[0]][0])])
+    assert "pixels" in predicted[0]["error"] and predicted[1]["answers"]
+    assert memory(server) - before < MOST_GROWTH
+
+
+def test_ten_thousand_small_files_are_refused(server: Client) -> None:
+    before = memory(server)
+    body, kind = multipart([(f"{i}.png", GLYPHS[NAMES[0]][i % 12]) for i in range(10_000)])
+    content = problem(server.ask("POST", "/api/v1/classes/c1/images", body, {"Content-Type": kind}), 413)
+    assert str(UPLOAD_FILES) in str(content["detail"])
+    assert memory(server) - before < MOST_GROWTH
+    assert server.call("GET", "/classes")[0]["images"] == 12
+
+
+def test_bodies_are_counted_whatever_they_announce(server: Client) -> None:
+    problem(server.ask("POST", "/api/v1/classes", b" " * 100_000, {"Content-Type": "application/json"}), 413)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        head = (
+            f"POST /api/v1/classes/c1/images HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n"
+            f"Authorization: Bearer {server.token}\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+        )
+        connection.sendall(f"{head}Content-Length: {UPLOAD_BYTES + 1}\r\n\r\n".encode())
+        assert b" 413 " in connection.recv(100)
+
+
+def test_a_file_that_is_no_picture_is_refused_by_name(server: Client) -> None:
+    files = [("page.html", b"<script>alert(1)</script>"), ("half.png", GLYPHS[NAMES[0]][0][:60]), ("", b"")]
+    answer = server.send("/classes/c1/images", files)
+    assert not answer["added"] and [one["name"] for one in answer["refused"]][:2] == ["page.html", "half.png"]
+
+
+def test_html_in_a_class_name_stays_text(server: Client) -> None:
+    name = "<img src=x onerror=alert(1)>"
+    number = server.call("POST", "/classes", {"name": name}, expect=201)["id"]
+    status, headers, content = server.ask("GET", "/api/v1/classes")
+    assert status == 200 and headers["content-type"] == "application/json" and json.dumps(name).encode() in content
+    assert headers["x-content-type-options"] == "nosniff" and headers["cache-control"] == "no-store"
+    policy = server.ask("GET", "/")[1]["content-security-policy"]
+    assert "script-src 'self'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+    server.call("DELETE", f"/classes/{number}")
+
+
+@pytest.mark.parametrize("name", ["", "   ", "a" * 101, "a\x00b", "a\x1b[31m", "one"])
+def test_names_that_are_none_are_refused(server: Client, name: str) -> None:
+    body = json.dumps({"name": name}).encode()
+    problem(server.ask("POST", "/api/v1/classes", body, {"Content-Type": "application/json"}), 422)
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"name": 5}', b'{"name": "x", "more": 1}', b"\xff"])
+def test_bodies_that_cannot_be_understood_are_problems(server: Client, body: bytes) -> None:
+    answer = server.ask("POST", "/api/v1/classes", body, {"Content-Type": "application/json"})
+    problem(answer, 422 if answer[0] == 422 else 400)
+
+
+def test_of_lessons_that_are_begun_at_once_one_runs(server: Client) -> None:
+    number = server.add("three", glyphs(3)[list(glyphs(3))[2]])
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: server.ask("POST", "/api/v1/lessons"), range(8)))
+        statuses = sorted(answer[0] for answer in answers)
+        predictions = [server.send("/predict", [("a.png", GLYPHS[NAMES[0]][0])]) for _ in range(5)]
+    assert statuses == [202] + [409] * 7
+    assert all(one[0]["answers"] for one in predictions)
+    assert server.ask("DELETE", f"/api/v1/classes/{number}")[0] in (204, 409)
+    assert list(server.follow())[-1][0] == "finished"
+
+
+def test_what_a_server_for_all_addresses_accepts() -> None:
+    everywhere = Access("0.0.0.0", 8321, "t")
+    assert everywhere.knows_host("192.168.1.7:8321") and everywhere.knows_host("localhost:8321")
+    assert not everywhere.knows_host("evil.example:8321") and not everywhere.knows_host("192.168.1.7")
+    assert is_local("127.0.0.1") and is_local("::1") and not is_local("0.0.0.0") and not is_local("evil.example")
