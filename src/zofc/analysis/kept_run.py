@@ -1,4 +1,4 @@
-"""A run as it is measured: its data, its backbone and states of its method in float64, and the loss of any task at them.
+"""A run as it is measured: its data, its backbone, states of its method in float64, and the loss of any task at them.
 
 The loss of an old task is the method's own, as if that task were learned again: its images under the rows of its
 classes (`rows="own"`, L_i of the paper's L_old), or under all rows learned until then (`rows="all"`, as in the released
@@ -8,6 +8,7 @@ code).
 from __future__ import annotations
 
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
@@ -41,7 +42,7 @@ UNDEFINED_FOR = {  # method: why flatness of old tasks is not defined for it
 }
 
 
-class MeasuredRun:
+class MeasuredRun(ABC):
     """A run with its data, its backbone and its method; one state is loaded at a time."""
 
     def __init__(self, path: Path, device: str | None = None, notice: Callable[[str], None] = lambda _: None) -> None:
@@ -51,7 +52,7 @@ class MeasuredRun:
         recipe = self.folder.recipe
         _check_method(recipe)
         self.kept = self.folder.kept_tasks
-        checkpoint = self.require(load_checkpoint(self.folder))
+        checkpoint = self.require_states()
         plain = {"device": device or recipe.training.device, "recompute": False, "compile": False}
         recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update=plain)})
         where = pick_device(recipe.training.device)
@@ -62,11 +63,9 @@ class MeasuredRun:
         self.model.backbone.vit.double()  # the numbers that it was trained with, in double precision
         self.stream = self._open(notice)
 
-    def require(self, checkpoint: Checkpoint | None) -> Checkpoint:
-        """Refuse a run that lacks what is measured of it."""
-        if checkpoint is None:
-            raise RunError(f"{self.folder} has no checkpoint yet; train it: zofc run --resume {self.folder}")
-        return checkpoint
+    @abstractmethod
+    def require_states(self) -> Checkpoint:
+        """The last checkpoint; refuses a run that lacks the states to be measured."""
 
     def _open(self, notice: Callable[[str], None]) -> AnyStream:
         progress = self.progress
@@ -104,7 +103,9 @@ class MeasuredRun:
 class KeptRun(MeasuredRun):
     """A run that kept its tensors after each task."""
 
-    def require(self, checkpoint: Checkpoint | None) -> Checkpoint:
+    def require_states(self) -> Checkpoint:
+        """The last checkpoint, if tasks were kept."""
+        checkpoint = load_checkpoint(self.folder)
         if checkpoint is None or not self.kept:
             raise RunError(
                 f"{self.folder} did not keep its tasks (a checkpoint holds the last one only); run it again with them: "

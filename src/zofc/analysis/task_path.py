@@ -73,18 +73,19 @@ class Snapshot(NamedTuple):
 class ReplayedRun(MeasuredRun):
     """A run whose journal says what its adapter was at any step."""
 
-    def require(self, checkpoint: Checkpoint | None) -> Checkpoint:
+    def require_states(self) -> Checkpoint:
+        """The last checkpoint, if a journal leads to it."""
         recipe, again = self.folder.recipe, f"zofc run {shlex.quote(str(self.folder.recipe_file))}"
         if "peft" in method_class(recipe).group_names and recipe.optimize["peft"].order == "first":
             raise RunError(
-                f"{self.folder}: its adapter moved by first order (optimize.peft.order), and a journal holds zeroth-order "
-                f"steps alone; measure it after its tasks: {again} training.keep_tasks=true --again, then zofc flatness"
+                f"{self.folder}: its adapter moved by first order (optimize.peft.order), and a journal holds only "
+                f"zeroth-order steps; measure it after its tasks: {again} training.keep_tasks=true --again, then zofc flatness"
             )
         self.replay = RunReplay(self.folder.path)
         return self.replay.checkpoint
 
     @property
-    def last_steps(self) -> dict[int, list[int]]:
+    def steps(self) -> dict[int, list[int]]:
         """The steps of each finished task in the journal, counted from 1."""
         steps: dict[int, set[int]] = {}
         task = 0
@@ -116,10 +117,13 @@ class ReplayedRun(MeasuredRun):
         for start, stop in self.progress.tasks[:number]:
             model.extend(self.progress.classes[start:stop])
         own = model.method.state_dict()
-        stored = {
-            name: stored[name] for name, value in own.items() if name in stored and stored[name].shape == value.shape
-        }
-        model.method.load_state_dict({**own, **stored})
+        fitting = {name for name, value in own.items() if name in stored and stored[name].shape == value.shape}
+        if lost := sorted({*model.method.groups().get("head", {})} - fitting):
+            raise RunError(
+                f"{self.folder}: {lost[0]} is no longer what it was in task {number}; run it again with what each task "
+                f"ended with: zofc run {shlex.quote(str(self.folder.recipe_file))} training.keep_tasks=true --again"
+            )
+        model.method.load_state_dict({**own, **{name: stored[name] for name in fitting}})
         method = model.method.double()
         assert isinstance(method, Classifier)
         return method
@@ -149,7 +153,7 @@ def measure_path(
     on_progress: OnProgress = lambda _: None,
 ) -> RunPathFlatness:
     """Measure the start of each task and `along` points of its steps, evenly spaced, the last step among them."""
-    sets, steps = chosen_sets(run, settings, 1), run.last_steps
+    sets, steps = chosen_sets(run, settings, 1), run.steps
     moments = {task: evenly(some, along) for task, some in steps.items() if task % settings.every == 0}
     if not moments:
         raise RunError(f"{run.folder}: no finished task with steps in its journal is a multiple of {settings.every}")
@@ -163,10 +167,13 @@ def measure_path(
     for task, some in snapshots.items():
         path = TaskPath(run, task, some, batches, settings)
         for name in sets:
-            for number, point in enumerate(path.measure(name, steps[task][-1])):
-                on_progress(f"task {task}, {number + 1} of {len(some)} points, over {name}")
+            if not path.point(name):
+                notices.append(f"task {task} moved nothing of {name}: left out")
+                continue
+            for number, point in enumerate(path.measure(name, steps[task][-1]), 1):
+                on_progress(f"task {task}, {number} of {len(some)} points, over {name}")
                 by_set[name].append(point)
-            sizes[name] = size(path.state.point(name, range(1, task + 1)))
+            sizes[name] = size(path.point(name))
     return RunPathFlatness(settings, along, count_images(batches), sizes, by_set, notices)
 
 
@@ -201,10 +208,8 @@ class TaskPath:
             self.set(tensors)
             here = self.point(name)
             start = start or here
-            yield PathPoint(
-                self.task, step, steps, norm(difference(here, start)), self._shape(name, new),
-                self._shape(name, old) if old else None,
-            )  # fmt: skip
+            shapes = self._shape(name, new), self._shape(name, old) if old else None
+            yield PathPoint(self.task, step, steps, norm(difference(here, start)), *shapes)
 
     def point(self, name: str) -> dict[str, Tensor]:
         """The present values of a set of parameters."""
@@ -257,7 +262,7 @@ def landscape_inside(
     run: ReplayedRun, settings: FlatnessSettings, along: int, resolution: int, on_progress: OnProgress
 ) -> list[LossPlane]:
     """The planes of the last task that moved."""
-    steps = run.last_steps
+    steps = run.steps
     task = max(steps)
     snapshots = run.snapshots({task: evenly(steps[task], along)})[task]
     path = TaskPath(run, task, snapshots, load_batches(run, task, settings, []), settings)
