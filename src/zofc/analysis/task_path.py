@@ -7,7 +7,7 @@ value that the run stored next: at the end of the task where `training.keep_task
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -79,7 +79,7 @@ class ReplayedRun(MeasuredRun):
         if "peft" in method_class(recipe).group_names and recipe.optimize["peft"].order == "first":
             raise RunError(
                 f"{self.folder}: its adapter moved by first order (optimize.peft.order), and a journal holds only "
-                f"zeroth-order steps; measure it after its tasks: {again} training.keep_tasks=true --again, then zofc flatness"
+                f"zeroth-order steps; measure it after its tasks: {again} training.keep_tasks=true --again"
             )
         self.replay = RunReplay(self.folder.path)
         return self.replay.checkpoint
@@ -96,14 +96,14 @@ class ReplayedRun(MeasuredRun):
                 steps.setdefault(task, set()).add(entry.step + 1)
         return {task: sorted(some) for task, some in steps.items()}
 
-    def snapshots(self, moments: dict[int, Sequence[int]]) -> dict[int, list[Snapshot]]:
+    def snapshots(self, moments: Mapping[int, Sequence[int]]) -> dict[int, list[Snapshot]]:
         """What the journal leads to at the start of tasks and after steps of theirs."""
         found: dict[int, dict[int, dict[str, Tensor]]] = {task: {} for task in moments}
         replay = Replay(self.replay.device)
         with torch_settings(self.replay.device, self.folder.recipe.training):
             for entry in self.replay.states(replay):
                 step = entry.step + 1 if isinstance(entry, SetStep) else 0 if isinstance(entry, SetStart) else None
-                if step in moments.get(replay.task + 1, ()):
+                if step is not None and step in moments.get(replay.task + 1, ()):
                     names = [one.name for start in replay.starts for one in start.tensors]
                     found[replay.task + 1][step] = {name: replay.tensors[name].clone() for name in names}
         return {task: [Snapshot(*pair) for pair in sorted(some.items())] for task, some in found.items()}

@@ -111,8 +111,8 @@ def flatness(
 ) -> None:
     """How flat the loss of old tasks is after each task, its curvature, and what of forgetting that explains.
 
-    For a run with training.keep_tasks=true or, with --along, with a journal, from which the adapter is replayed at steps
-    inside of its tasks. The loss is the mean over the images of all old tasks, where the paper writes the sum over
+    For a run with training.keep_tasks=true or, with --along, with a journal, from which the adapter is replayed at
+    steps inside of its tasks. The loss is the mean over the images of all old tasks, where the paper writes the sum over
     tasks. All in float64; the result is also written to the run folder.
     """
     from zofc.analysis.kept_run import KeptRun

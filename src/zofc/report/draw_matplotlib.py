@@ -42,7 +42,7 @@ def pictures(panels: Sequence[Panel], title: str) -> Figure:
 
     figure = Figure(figsize=(6 * len(panels), 4.8), layout="constrained")
     figure.suptitle(title, parse_math=False)
-    for axes, panel in zip(figure.subplots(1, len(panels)), panels, strict=True):
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         if lines := draw_panel(axes, panel):
             axes.legend(handles=lines, frameon=False)
     return figure
