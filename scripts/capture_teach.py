@@ -48,7 +48,9 @@ def photographs(source: str, folder: Path) -> dict[str, list[Path]]:
 def frame(frames: Frames, chromium: Chromium, milliseconds: int) -> None:
     """Keep what the window shows."""
     image = Image.open(io.BytesIO(chromium.view())).convert("RGB")
-    frames.append((image.resize((SHOWN, round(image.height * SHOWN / image.width)), Image.Resampling.LANCZOS), milliseconds))
+    frames.append(
+        (image.resize((SHOWN, round(image.height * SHOWN / image.width)), Image.Resampling.LANCZOS), milliseconds)
+    )
 
 
 def story(chromium: Chromium, folder: Path, tried: dict[str, list[Path]]) -> Frames:
