@@ -33,11 +33,11 @@ Frames = list[tuple[Image.Image, int]]  # with milliseconds
 def photographs(source: str, folder: Path) -> dict[str, list[Path]]:
     """Folders of photographs to teach, and some of each class to ask for."""
     data = open_source(source, SourceOptions(per_class=TRAINED, test_per_class=TRIED))
-    names = [name.lower() for name in data.names]
+    names = [name.lower() for name in data.classes]
     tried: dict[str, list[Path]] = {}
     for name in (*FIRST, LATER):
         for kind, part in (("taught", data.train), ("tried", data.test)):
-            place = folder / kind / name if name != LATER else folder / f"{kind}-later" / name
+            place = folder / (kind if name in FIRST else f"{kind}-later") / name
             place.mkdir(parents=True)
             for number, index in enumerate(np.flatnonzero(part.labels == names.index(name))):
                 part.images.load(int(index)).save(place / f"{name}-{number + 1}.jpg", quality=92)

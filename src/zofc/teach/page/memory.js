@@ -95,7 +95,7 @@ function draw() {
     make("div", { class: "tables" },
       last ? make("div", { class: "wide", tabIndex: 0, role: "region", "aria-label": "The last lesson" }, lastTable(last)) : "",
       lessons.length ? make("div", { class: "wide", tabIndex: 0, role: "region", "aria-label": "All lessons" }, heatMap(lessons)) : "",
-      make("div", { class: "past" }, make("h3", {}, "Lessons"), historyList(state.lessons), undoButton(running))));
+      make("div", { class: "past" }, make("div", { class: "row spread" }, make("h3", {}, "Lessons"), undoButton(running)), historyList(state.lessons))));
 }
 
 export function startMemory() {
