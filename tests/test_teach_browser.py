@@ -64,6 +64,7 @@ def faults(chromium: Chromium) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
     for dark in (False, True):
         chromium.prefer(dark)
+        chromium.until("document.getAnimations().length === 0")  # colours have changed
         violations: list[dict[str, Any]] = chromium.run("axe.run().then(r => r.violations)")
         found += [(v["id"], v["impact"], v["nodes"][0]["html"]) for v in violations]
     chromium.prefer(dark=False)
