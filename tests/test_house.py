@@ -13,8 +13,10 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 CODE = [*SOURCES, *sorted((ROOT / "scripts").rglob("*.py")), *sorted((ROOT / "benchmarks").rglob("*.py"))]
 NEW = {  # files of features that version 0.1 did not have
+    "scripts/capture_teach.py",
     "scripts/chromium.py",
     "scripts/site_pages.py",
+    "scripts/teach_page.py",
     "src/zofc/advice/__init__.py",
     "src/zofc/advice/choice.py",
     "src/zofc/advice/features.py",

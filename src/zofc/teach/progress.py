@@ -56,9 +56,9 @@ class LessonProgress:
     # -- as a listener -----------------------------------------------------------------------------------------------
 
     def event(self, event: Event) -> None:
-        """Keep what the learner has to say."""
-        if event.get("event") == "notice":
-            self.notices.append(str(event.get("text", "")))
+        """Keep what the learner has to say, once."""
+        if event.get("event") == "notice" and (text := str(event.get("text", ""))) not in self.notices:
+            self.notices.append(text)
 
     def step(self, status: StepStatus) -> None:
         """Follow the steps of the adapter."""
