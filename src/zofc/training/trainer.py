@@ -371,13 +371,15 @@ class Trainer:
         self.events.send("notice", text=text)
 
     def _announce(self, event: str, stream: AnyStream, model: IncrementalModel) -> None:
+        here = stream.tasks[self.progress.inherited :]  # images of an earlier run's tasks are not
+        images = [0] * self.progress.inherited + [len(stream.train_set(task)) for task in here]
         self.events.send(
             event,
             name=self.recipe.title or self.recipe.name,
             method=self.recipe.method.name,
             groups=list(model.method.group_names),
             tasks=len(stream.tasks),
-            epochs=[model.method.planned_epochs(task.index, len(stream.train_set(task))) for task in stream.tasks],
+            epochs=[model.method.planned_epochs(number, count) for number, count in enumerate(images)],
             classes=len(stream.classes),
             device=str(model.device),
             parameters=model.backbone.parameters,
