@@ -509,7 +509,7 @@ def test_the_command_prints_and_writes_what_it_measured(
 def test_the_path_inside_a_task_ends_at_the_state_that_was_kept(kept: Run) -> None:
     after = measure_flatness(KeptRun(kept.path), QUICK, []).by_set["peft"]
     points = measure_path(ReplayedRun(kept.path), QUICK, 2, []).by_set["peft"]
-    assert len(points) == 9 and [point.step for point in points if point.task == 1][0] == 0
+    assert len(points) == 9 and next(point.step for point in points if point.task == 1) == 0
     ends = [point for point in points if point.step == point.steps]
     for end, state in zip(ends, after, strict=True):
         assert end.task == state.task and end.distance > 0

@@ -112,14 +112,10 @@ def flatness(
     """How flat the loss of old tasks is after each task, its curvature, and what of forgetting that explains.
 
     For a run with training.keep_tasks=true or, with --along, with a journal, from which the adapter is replayed at
-    steps inside of its tasks. The loss is the mean over the images of all old tasks, where the paper writes the sum over
-    tasks. All in float64; the result is also written to the run folder.
+    steps inside of its tasks. The loss is the mean over the images of all old tasks, where the paper writes the sum
+    over tasks. All in float64; the result is also written to the run folder.
     """
-    from zofc.analysis.kept_run import KeptRun
-    from zofc.analysis.landscape import of_run
-    from zofc.analysis.run_flatness import FlatnessSettings, all_sets, measure_flatness
-    from zofc.report.figures import loss_landscape
-    from zofc.report.measurements import flatness_tables
+    from zofc.analysis.run_flatness import FlatnessSettings
 
     settings = FlatnessSettings(
         over=(over,) if over else (), rho=rho, images=images, split=cast(Any, split), rows=cast(Any, rows),
@@ -132,6 +128,19 @@ def flatness(
         return
     if figure is not None:
         raise typer.BadParameter("--figure draws curves inside of tasks: say how many steps, --along STEPS")
+    _flatness_after(path, settings, device, (landscape, resolution), random)
+
+
+def _flatness_after(
+    path: Path, settings: FlatnessSettings, device: str | None, landscape: tuple[Path | None, int], random: bool
+) -> None:
+    """Measure the states after tasks."""
+    from zofc.analysis.kept_run import KeptRun
+    from zofc.analysis.landscape import of_run
+    from zofc.analysis.run_flatness import all_sets, measure_flatness
+    from zofc.report.figures import loss_landscape
+    from zofc.report.measurements import flatness_tables
+
     with progress("opening the run") as on_progress:
         notices: list[str] = []
         run = KeptRun(path, device, notices.append)
@@ -141,12 +150,15 @@ def flatness(
     for part in flatness_tables(asdict(measured), verdicts):
         out.print(part, highlight=False)
     say(f"written: {written}")
-    if landscape is not None:
-        chosen = over or all_sets(run)[-1]
+    if landscape[0] is not None:
+        chosen = settings.over[0] if settings.over else all_sets(run)[-1]
         with progress("drawing") as on_progress:
-            line, plane = of_run(run, settings, chosen, not random, resolution, on_progress)
+            line, plane = of_run(run, settings, chosen, not random, landscape[1], on_progress)
             _draw(
-                landscape, loss_landscape(asdict(line), asdict(plane)), run.recipe, f"loss over {chosen}, {rows} rows"
+                landscape[0],
+                loss_landscape(asdict(line), asdict(plane)),
+                run.recipe,
+                f"loss over {chosen}, {settings.rows} rows",
             )
 
 
