@@ -14,7 +14,7 @@ from torch import Tensor
 
 from zofc.optim.evaluation import Query, weigh_directions
 from zofc.optim.objective import Gradient
-from zofc.ranks import Share, Ranks
+from zofc.ranks import Ranks, Share
 
 
 @dataclass(frozen=True)

@@ -80,11 +80,12 @@ def _page(name: str = "index.html") -> Response:
 def status(request: Request, teacher: TheTeacher) -> models.Status:
     """The run that is taught, and what the server allows."""
     learner, running = teacher.learner, teacher.running
+    backbone = learner.model.backbone.name
     return models.Status(
         version=zofc.__version__,
         run=str(teacher.store.run),
         learner=learner.recipe.title or learner.recipe.name,
-        backbone=learner.model.backbone.name,
+        backbone=Path(backbone).name if Path(backbone).exists() else backbone,
         device=str(learner.model.device),
         classes=len(teacher.store.taught.present()),
         lesson=None if running is None else models.LessonStatus(**running.describe()),
