@@ -1,7 +1,7 @@
-"""How fast `zofc teach` answers: predictions a second and their latency with 1 and 16 clients, with and without lessons;
-and the time from starting it to a first lesson of two classes.
+"""How fast `zofc teach` answers: predictions a second and their latency with 1 and 16 clients, with and without
+lessons; and the time from starting it to a first lesson of two classes.
 
-    python benchmarks/teach.py --out results/teach.json
+    python benchmarks/teach.py --seconds 12 --out results/teach.json
 
 The server is a process of its own, asked over a socket; each client sends one JPEG of 500 × 375 pixels at a time, over
 a new connection. While a lesson is to run, one is made, undone and made again. Clients and server share the machine.
@@ -32,7 +32,7 @@ from rich.table import Table
 from zofc.training.device import environment
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from teach_client import Client, glyphs, served  # noqa: E402
+from teach_client import Client, glyphs, served
 
 SHOWN = ("embedded", "vit_small_patch14_dinov2.safetensors")
 FIRST_PICTURES, LATER_PICTURES = 10, 40  # of a class of the first lesson, and of the one taught again and again
