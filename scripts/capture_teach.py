@@ -78,6 +78,7 @@ def story(chromium: Chromium, folder: Path, tried: dict[str, list[Path]]) -> Fra
     ask(chromium, [file for files in tried.values() for file in files])
     chromium.run("scrollTo(0, 0)")
     frame(frames, chromium, 2000)
+    chromium.run("document.getElementById('messages').replaceChildren()")
     chromium.run("document.getElementById('memory').scrollIntoView({block: 'end'})")
     frame(frames, chromium, 4000)
     return frames
