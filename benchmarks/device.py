@@ -6,7 +6,8 @@ For each backbone a run learns one small task and is exported in every precision
 directions and images is then made by zofc-device and by torch, each in a process of its own, whose peak memory is the
 system's figure. The engines take turns, so that what else the machine does slows all of them. The peak of `zofc-device
 learn` with micro-batches of one image is measured likewise. The environments whose size is given are made by pip with
-nothing else in them (`--install` makes them; it takes minutes).
+nothing else in them (`--install` makes them; it takes minutes). `predict.onnx` of a ridge regression on the classes of
+CIFAR-100 answers 2,000 test images beside torch.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr
 from dataclasses import replace
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,10 @@ ESTIMATES = {  # a step, with what it changes in the plan of the adapter
     "forward gradient, 4 directions": {"estimator": "forward_gradient", "per": "batch", "queries": 4},
     "forward gradient, a direction per image": {"estimator": "forward_gradient", "per": "image", "queries": 1},
     "two-point, 4 directions": {"estimator": "spsa", "per": "batch", "queries": 4},
+    "two-point, a direction per image": {"estimator": "spsa", "per": "image", "queries": 1},
+    "one-sided, 4 directions": {"estimator": "one_sided", "per": "batch", "queries": 4},
 }
+COMPARED = 2000  # test images of CIFAR-100
 CLASSES, ROUNDS, STEPS, WARM = 4, 3, 3, 1  # steps in each round, after those that are not counted
 Row = dict[str, Any]
 
@@ -62,15 +67,16 @@ def main() -> None:
     if options.child:
         print(json.dumps(_child(json.loads(options.child))))
         return
-    from zofc.evidence.devices import device_table, install_table
+    from zofc.evidence.devices import agreement_table, device_table, install_table
 
     rows: list[Row] = json.loads(options.out.read_text("utf-8"))["rows"] if options.out.exists() else []
-    for key, about, measure in _measurements(options.work, options.threads, options.install):
+    measurements = _measurements(options.work, options.threads, options.install)
+    for key, about, measure in chain(_agreements(options.work / "cifar100"), measurements):
         if key.startswith(options.only) and not any(row["key"] == key for row in rows):
             rows.append({"key": key, **about, **measure()})
             print(json.dumps(rows[-1]), flush=True)
             _write(options.out, rows, options.threads)
-    print(device_table(rows).markdown(), install_table(rows).markdown(), sep="\n")
+    print(*(table(rows).markdown() for table in (device_table, agreement_table, install_table)), sep="\n")
 
 
 def _write(path: Path, rows: Sequence[Row], threads: int) -> None:
@@ -81,6 +87,42 @@ def _write(path: Path, rows: Sequence[Row], threads: int) -> None:
 
     about = {"threads": threads, "environment": environment(torch.device("cpu"))}
     write_atomic(path, json.dumps({**about, "rows": list(rows)}, indent=1) + "\n")
+
+
+@cache
+def _many_classes(settings: tuple[str, ...], work: Path) -> Path:
+    """A run that has learned the classes of CIFAR-100 from ten images each."""
+    from zofc.recipe import load_recipe
+    from zofc.training.runs import start_run, train
+
+    given = [
+        "data.source=cifar100",
+        "data.increment=100",
+        "data.per_class=10",
+        f"data.test_per_class={COMPARED // 100}",
+    ]
+    run = start_run(load_recipe("ridge/base", [*given, "training.device=cpu", *settings]), work)
+    train(run)
+    return run.path
+
+
+def _agreement(settings: tuple[str, ...], work: Path, precision: str) -> Row:
+    """How many test images `predict.onnx` answers as torch does."""
+    from zofc.export.writer import export_run
+
+    with tempfile.TemporaryDirectory() as folder:
+        run, bundle = _many_classes(settings, work), Path(folder) / "bundle"
+        agreement = export_run(run, bundle, precision, predict_only=True, compared=COMPARED).agreement
+    if isinstance(agreement, str):
+        raise RuntimeError(agreement)
+    return agreement._asdict()
+
+
+def _agreements(work: Path) -> Iterator[Measurement]:
+    for title, (settings, _) in BACKBONES.items():
+        for precision in PRECISIONS:
+            about = {"backbone": title, "precision": precision}
+            yield f"agreement, {title}, {precision}", about, partial(_agreement, settings, work, precision)
 
 
 Measurement = tuple[str, Row, Callable[[], Row]]  # key of the row, what it is about, the numbers

@@ -174,11 +174,24 @@ class Chromium:
         self.ask("DOM.setFileInputFiles", files=[str(file) for file in files], objectId=found["objectId"])
         self.settle()
 
+    def drop(self, selector: str, files: Sequence[Path]) -> None:
+        """Drag files or folders from the desktop onto an element and let them go."""
+        x, y = self.point(selector)
+        data = {"items": [], "files": [str(file) for file in files], "dragOperationsMask": 1}
+        for kind in ("dragEnter", "dragOver", "drop"):
+            self.ask("Input.dispatchDragEvent", type=kind, x=x, y=y, data=data)
+        self.settle()
+
     def type(self, selector: str, text: str) -> None:
         """Write into a field."""
         self.click(selector)
         self.ask("Input.insertText", text=text)
         self.settle()
+
+    def view(self) -> bytes:
+        """What the window shows, as PNG."""
+        self.settle()
+        return base64.b64decode(self.ask("Page.captureScreenshot")["data"])
 
     def picture(self, name: str | None = None) -> bytes:
         """The whole page as PNG, kept under build/ if it has a name."""

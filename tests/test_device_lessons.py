@@ -39,6 +39,7 @@ FORWARD = "optimize.peft.estimator=forward_gradient"
         ((FORWARD,), 1e-4),
         ((FORWARD, "optimize.peft.per=image", "optimize.peft.directions=gaussian"), 1e-4),
         ((FORWARD, "views.augment=none", "optimize.peft.optimizer=sign", "optimize.peft.lr=0.0001"), 1e-4),
+        ((FORWARD, "optimize.peft.steps=12", "optimize.head.steps=7"), 1e-4),
         ((), 1e-2),
         (("optimize.peft.per=image", "optimize.peft.directions=sphere"), 1e-2),
         (("optimize.peft.estimator=one_sided", "head.init=means", "head.scale=10.0"), 1e-2),

@@ -96,10 +96,10 @@ def test_training_views_are_those_of_zofc_to_the_pixel() -> None:
     sizes = np.array([(50, 40), (32, 32), (41, 97), (300, 20), (31, 200), (20, 25)] * 5)
     ours = Views.of(settings())
     theirs = TrainView(32, ours.scale, ours.ratio, ours.flip)
-    crops, expected = ours.draw(sizes, stream(1, "crops")), theirs.draw(sizes, seeds.stream(1, "crops"))
-    assert (crops.boxes == expected.boxes).all()
-    assert (crops.flips == expected.flips).all()
-    for extent, box, flip in zip(sizes, crops.boxes, crops.flips, strict=True):
+    (boxes, flips), expected = ours.draw(sizes, stream(1, "crops")), theirs.draw(sizes, seeds.stream(1, "crops"))
+    assert (boxes == expected.boxes).all()
+    assert (flips == expected.flips).all()
+    for extent, box, flip in zip(sizes, boxes, flips, strict=True):
         image = Image.fromarray(RNG.integers(0, 256, (*extent, 3), np.uint8))
         cut = ours.training(image, box, bool(flip))
         assert (cut.transpose(2, 0, 1) == theirs.cut(image, box, bool(flip)).numpy()).all()
@@ -150,9 +150,8 @@ def test_gradients_of_heads_are_those_of_autograd(kind: str) -> None:
     ours = Head(kind, [1, 2])
     slopes = ours.slopes(arrays, features.detach().numpy(), targets)
     assert float(slopes.loss) == pytest.approx(float(loss.detach()), rel=1e-12)
-    assert float(ours.losses(arrays, features.detach().numpy(), targets)) == pytest.approx(
-        float(loss.detach()), rel=1e-12
-    )
+    each = ours.losses(arrays, features.detach().numpy(), targets)
+    assert each.shape == (9,) and each.mean() == pytest.approx(float(loss.detach()), rel=1e-12)
     assert ours.names == list(shapes)
     for name, value in zip(["features", *shapes], expected, strict=True):
         own = slopes.features if name == "features" else slopes.parameters[name]

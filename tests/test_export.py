@@ -302,6 +302,32 @@ def test_an_unknown_precision_and_a_missing_library_are_named(
     assert code == 2 and "zofc[export]" in text
 
 
+@pytest.mark.slow
+def test_a_vit_b_is_exported_and_makes_a_step(tmp_path: Path) -> None:
+    """timm's ViT-B/16 at 224 px with random weights; about a minute and 2 GB."""
+    import zofc_device
+    from device_bundles import make_lesson
+
+    recipe = load_recipe("zofc/base", [
+        "backbone.name=vit_base_patch16_224", "backbone.pretrained=false", "training.device=cpu",
+        "training.check_adapter=false", "training.workers=0", "optimize.peft.epochs=1", "optimize.head.epochs=1",
+        "optimize.peft.estimator=forward_gradient",
+    ])  # fmt: skip
+    learner = zofc.Learner(recipe)
+    learner.learn(make_lesson("ant", "bee", images=2))
+    learner.save(tmp_path / "run")
+    export_run(tmp_path / "run", tmp_path / "bundle")
+    device, lesson = zofc_device.load(tmp_path / "bundle"), make_lesson("cat", "dog", images=2)
+    start = {name: value.clone() for name, value in learner.model.state_dict().items()}
+    learner.learn(lesson)
+    device.learn(lesson)
+    assert device.model is not None
+    for name in device.model.adapter:
+        moved, own = learner.model.state_dict()[name] - start[name], torch.from_numpy(device.model.tensors[name])
+        assert (own - start[name] - moved).norm() <= 1e-4 * moved.norm(), name
+    np.testing.assert_allclose(device.predict_proba(lesson["cat"]), learner.predict_proba(lesson["cat"]), atol=1e-4)
+
+
 # -- there and back --------------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from zofc.analysis.flatness import expand_forgetting, random_score, sam_score, s
 from zofc.analysis.kept_run import KeptRun, parameters, repeat_task, task_losses
 from zofc.analysis.run_flatness import FlatnessSettings, measure_flatness
 from zofc.analysis.surface import BatchedLoss, Point, difference, dot, moved, norm
+from zofc.analysis.task_path import ReplayedRun, measure_path
 from zofc.errors import RunError
 from zofc.methods.adapter import AdapterClassifier
 from zofc.model.backbone import Backbone
@@ -431,16 +432,16 @@ def test_a_line_passes_through_both_of_its_ends() -> None:
 def test_a_plane_holds_its_three_points_at_their_distances() -> None:
     points = {"a": a_point(), "b": a_point(5), "c": a_point(9)}
     bowl = BatchedLoss([(lambda p: dot(difference(p, points["a"]), difference(p, points["a"])), 1)])
-    found = landscape.plane_through(bowl, points, resolution=7)
+    found = landscape.plane_through(bowl, landscape.plane_axes(points), resolution=7)
     for name, (x, y) in found.marks.items():
         assert x**2 + y**2 == pytest.approx(bowl.value(points[name]))
     x, y = np.meshgrid(found.x, found.y)
     assert found.loss == pytest.approx(x**2 + y**2)  # the axes are orthonormal
     with pytest.raises(RunError, match="one line"):
         middle = moved(points["a"], difference(points["b"], points["a"]), 0.5)
-        landscape.plane_through(bowl, {**points, "c": middle})
+        landscape.plane_axes({**points, "c": middle})
     with pytest.raises(RunError, match="the same"):
-        landscape.plane_through(bowl, {**points, "b": points["a"]})
+        landscape.plane_axes({**points, "b": points["a"]})
 
 
 def test_random_directions_have_the_filters_lengths() -> None:
@@ -500,3 +501,34 @@ def test_the_command_prints_and_writes_what_it_measured(
     assert "…" not in (said := capsys.readouterr().out) and "task 3" in said  # no number is cut
     found = json.loads((kept.path / "flatness.json").read_text())
     assert found["settings"]["rho"] == 0.005 and len(found["by_set"]["peft"]) == 3
+
+
+# -- inside of tasks -------------------------------------------------------------------------------------------------
+
+
+def test_the_path_inside_a_task_ends_at_the_state_that_was_kept(kept: Run) -> None:
+    after = measure_flatness(KeptRun(kept.path), QUICK, []).by_set["peft"]
+    points = measure_path(ReplayedRun(kept.path), QUICK, 2, []).by_set["peft"]
+    assert len(points) == 9 and next(point.step for point in points if point.task == 1) == 0
+    ends = [point for point in points if point.step == point.steps]
+    for end, state in zip(ends, after, strict=True):
+        assert end.task == state.task and end.distance > 0
+        assert end.new.sharpness.loss == pytest.approx(state.last.loss, rel=1e-12)
+        assert (end.old is None) == (state.old is None)
+        if end.old is not None and state.old is not None:
+            assert end.old.sharpness.score == pytest.approx(state.old.score, rel=1e-9)
+
+
+def test_the_command_measures_along_the_journal_without_kept_tasks(
+    tiny_recipe: Make, tmp_path: Path, zofc: Callable[..., tuple[int, str]]
+) -> None:
+    folder = start_run(tiny_recipe("zofc/base"), tmp_path)
+    train(folder)
+    words = ["--images", "2", "--probes", "2", "--products", "4", "--resolution", "3", "--along", "2"]
+    code, said = zofc("flatness", str(folder.path), *words, "--figure", "along.png", "--landscape", "plane.png")
+    assert code == 0 and "along the steps, over peft" in said and "that of the last checkpoint" in said
+    assert Path("along.png").stat().st_size > 10_000 and Path("plane.png").stat().st_size > 10_000
+    found = json.loads((folder.path / "flatness-along.json").read_text())
+    assert len(found["by_set"]["peft"]) == 9
+    code, said = zofc("flatness", str(folder.path), "--figure", "along.png")
+    assert code == 2 and "--along STEPS" in said

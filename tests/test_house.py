@@ -13,14 +13,17 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 CODE = [*SOURCES, *sorted((ROOT / "scripts").rglob("*.py")), *sorted((ROOT / "benchmarks").rglob("*.py"))]
 NEW = {  # files of features that version 0.1 did not have
+    "scripts/capture_teach.py",
     "scripts/chromium.py",
     "scripts/site_pages.py",
+    "scripts/teach_page.py",
     "src/zofc/advice/__init__.py",
     "src/zofc/advice/choice.py",
     "src/zofc/advice/features.py",
     "src/zofc/advice/recommend.py",
     "src/zofc/analysis/group_examination.py",
     "src/zofc/analysis/replay.py",
+    "src/zofc/analysis/task_path.py",
     "src/zofc/cli/cache.py",
     "src/zofc/cli/export.py",
     "src/zofc/cli/recommend.py",
@@ -86,6 +89,21 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/studies/places.py",
     "src/zofc/studies/ray_cluster.py",
     "src/zofc/studies/ray_node.py",
+    "src/zofc/teach/__init__.py",
+    "src/zofc/teach/answers.py",
+    "src/zofc/teach/downloads.py",
+    "src/zofc/teach/lessons.py",
+    "src/zofc/teach/models.py",
+    "src/zofc/teach/pictures.py",
+    "src/zofc/teach/plan.py",
+    "src/zofc/teach/problems.py",
+    "src/zofc/teach/progress.py",
+    "src/zofc/teach/security.py",
+    "src/zofc/teach/server.py",
+    "src/zofc/teach/start.py",
+    "src/zofc/teach/state.py",
+    "src/zofc/teach/store.py",
+    "src/zofc/teach/uploads.py",
     "src/zofc/training/adapter_check.py",
     "src/zofc/training/calibration.py",
     "src/zofc/training/feature_memory.py",
@@ -108,6 +126,8 @@ GROWN = {  # lines that features since version 0.1 added to older files
     "grids, searched rates, photographs, kinds of tries, tables of devices and machines": 105,  # evidence
     "bundles that cannot be used": 4,  # errors
     "one run in several processes, double precision": 208,  # training, optim, data, cli, methods
+    "flatness along the steps of tasks": 200,  # analysis, report, cli
+    "a most number of steps, lessons that tell how far they are": 45,  # recipe, methods, studies, learner, training
     "steps that a journal can say": 70,  # optim, training, runfolder
     "kills, damage and second processes, which do no harm": 240,  # runfolder, training
     "grids on a cluster": 53,  # cli, evidence, runfolder/files.py
@@ -161,11 +181,11 @@ def test_no_function_is_longer_than_a_screen() -> None:
 
 def test_few_names_are_defined_in_several_modules() -> None:
     modules: dict[str, set[Path]] = defaultdict(set)
-    for path in CODE:
+    for path in SOURCES:
         for name in top_level_names(path):
             modules[name].add(path.relative_to(ROOT))
     several = sorted(name for name, where in modules.items() if len(where) > 1)
-    assert len(several) <= 40, several
+    assert len(several) <= 30, several
 
 
 def test_the_code_is_shorter_than_version_0_1() -> None:

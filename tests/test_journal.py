@@ -163,8 +163,8 @@ def test_the_adapter_at_any_step_is_that_of_training(
 ) -> None:
     real, seen = Placement.step, {}
 
-    def step(self: Placement, images: Any, labels: Any, epoch: int, number: int, *rest: Any) -> Any:
-        report = real(self, images, labels, epoch, number, *rest)
+    def step(self: Placement, images: Any, labels: Any, epoch: int, number: int, **rest: Any) -> Any:
+        report = real(self, images, labels, epoch, number, **rest)
         (part,) = self.zeroth
         task = part.directions.name[1]
         seen[task, number] = {name: value.clone() for name, value in part.optimizer.parameters.items()}

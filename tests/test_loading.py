@@ -94,7 +94,7 @@ def test_an_epoch_shows_every_image_once_and_keeps_the_small_last_batch() -> Non
 def test_any_start_gives_the_tail(start: int, batch_size: int, path: Route, augment: bool) -> None:
     serve = loader(in_memory(), path)
     whole = list(serve.train_batches(batch_size, EPOCH, augment=augment))
-    same(list(serve.train_batches(batch_size, EPOCH, start=start, augment=augment)), whole[start:])
+    same(list(serve.train_batches(batch_size, EPOCH, which=slice(start, None), augment=augment)), whole[start:])
 
 
 def test_epochs_differ_in_order_and_in_crops() -> None:
@@ -248,7 +248,7 @@ def test_batches_made_ahead_are_the_same_bits_from_any_start(
     plain, ahead = (loader(in_memory(), path, ahead=ahead) for ahead in (False, True))
     whole = list(plain.train_batches(batch_size, EPOCH, augment=augment))
     same(list(ahead.train_batches(batch_size, EPOCH, augment=augment)), whole)
-    same(list(ahead.train_batches(batch_size, EPOCH, start=start, augment=augment)), whole[start:])
+    same(list(ahead.train_batches(batch_size, EPOCH, which=slice(start, None), augment=augment)), whole[start:])
     same(list(ahead.test_batches(batch_size)), list(plain.test_batches(batch_size)))
 
 
@@ -348,7 +348,10 @@ def test_the_matrices_of_the_test_view_are_made_once(monkeypatch: pytest.MonkeyP
 def test_on_the_cpu_a_stream_is_the_same_batches(path: Route) -> None:
     plain, streamed = (loader(in_memory(), path, stream=stream) for stream in (False, True))
     assert streamed.path == plain.path
-    same(list(streamed.train_batches(4, EPOCH, start=2)), list(plain.train_batches(4, EPOCH, start=2)))
+    same(
+        list(streamed.train_batches(4, EPOCH, which=slice(2, None))),
+        list(plain.train_batches(4, EPOCH, which=slice(2, None))),
+    )
     same(list(streamed.test_batches(5)), list(plain.test_batches(5)))
 
 
@@ -372,7 +375,7 @@ def test_a_busy_device_gets_the_same_bits_ahead(path: Route, augment: bool) -> N
     expected = [(i.cpu(), y.cpu()) for i, y in plain.train_batches(16, EPOCH, augment=augment)]
     for start in (0, 3):
         got = []
-        for inputs, labels in ahead.train_batches(16, EPOCH, start=start, augment=augment):
+        for inputs, labels in ahead.train_batches(16, EPOCH, which=slice(start, None), augment=augment):
             torch.cuda._sleep(5_000_000)  # a few milliseconds of a step
             got.append((inputs + 0, labels + 0))
             del inputs, labels

@@ -22,7 +22,7 @@ from zofc.teach.security import Access
 from zofc.teach.server import make_app
 from zofc.teach.start import prepare_run
 from zofc.teach.state import Picture, Taught
-from zofc.teach.store import Store
+from zofc.teach.store import PictureStore
 from zofc.training.runs import start_run, train
 
 NEW_RUN = ("backbone.name=embedded", "optimize.peft.epochs=2", "optimize.head.epochs=2")
@@ -76,7 +76,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def page(run: Path) -> Iterator[Page]:
-    store = Store(run)
+    store = PictureStore(run)
     with store.opened():
         yield Page(Teacher.open(store))
 
@@ -201,12 +201,12 @@ def test_a_lesson_that_fails_leaves_the_model(page: Page, run: Path, monkeypatch
 
 
 def test_a_stopped_server_goes_on_where_it_was(run: Path) -> None:
-    store = Store(run)
+    store = PictureStore(run)
     with store.opened():
         teach_two(Page(Teacher.open(store)))
-        with pytest.raises(RunError, match="another process"), Store(run).opened():
+        with pytest.raises(RunError, match="another process"), PictureStore(run).opened():
             pass
-    with (again := Store(run)).opened():
+    with (again := PictureStore(run)).opened():
         page = Page(Teacher.open(again))
         assert [one["learned"] for one in page.classes().values()] == [True, True]
         page.add(NAMES[2], GLYPHS[NAMES[2]])
@@ -215,13 +215,13 @@ def test_a_stopped_server_goes_on_where_it_was(run: Path) -> None:
 
 
 def test_a_model_that_was_changed_elsewhere_is_taken_up(run: Path) -> None:
-    store = Store(run)
+    store = PictureStore(run)
     with store.opened():
         teach_two(Page(Teacher.open(store)))
     learner = zofc.load(run)
     learner.learn({NAMES[2]: GLYPHS[NAMES[2]]})
     learner.save(run)
-    with (again := Store(run)).opened():
+    with (again := PictureStore(run)).opened():
         page = Page(Teacher.open(again))
         assert page.classes()[NAMES[2]]["learned"] and page.classes()[NAMES[2]]["images"] == 0
     assert zofc.load(run).classes == tuple(NAMES[:3])
@@ -233,7 +233,7 @@ def test_a_trained_run_is_taught_in_a_copy(tiny_recipe: Callable[..., Recipe], t
     train(trained)
     before = {path: path.read_bytes() for path in trained.path.rglob("*") if path.is_file()}
     copy = prepare_run(trained.path, (), lambda _: None)
-    with (store := Store(copy)).opened():
+    with (store := PictureStore(copy)).opened():
         page = Page(Teacher.open(store))
         known = page.classes()
         assert len(known) == 6 and all(one["learned"] and not one["images"] for one in known.values())
@@ -249,7 +249,7 @@ def test_rows_that_are_trained_are_never_learned_anew_without_their_images(
 ) -> None:
     trained = start_run(tiny_recipe("adapter-fo/base"), tmp_path)
     train(trained)
-    with (store := Store(prepare_run(trained.path, (), lambda _: None))).opened():
+    with (store := PictureStore(prepare_run(trained.path, (), lambda _: None))).opened():
         page = Page(Teacher.open(store))
         page.add(next(iter(page.classes())), GLYPHS[NAMES[0]])
         refused = page.http.post("/api/v1/lessons")
@@ -261,7 +261,7 @@ def test_exports_are_runs_and_bundles(page: Page, tmp_path: Path) -> None:
     archive = zipfile.ZipFile(io.BytesIO(page.http.get("/api/v1/export/run").content))
     archive.extractall(tmp_path / "elsewhere")
     assert zofc.load(tmp_path / "elsewhere/taught").classes == tuple(NAMES[:2])
-    with (moved := Store(tmp_path / "elsewhere/taught")).opened():
+    with (moved := PictureStore(tmp_path / "elsewhere/taught")).opened():
         there = Page(Teacher.open(moved))
         assert there.classes()[NAMES[0]]["images"] == 12
         there.add(NAMES[2], GLYPHS[NAMES[2]])

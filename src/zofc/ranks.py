@@ -29,7 +29,7 @@ MOST_AXES = 6  # of a tensor that is gathered
 _T = TypeVar("_T")
 
 
-class Part(NamedTuple):
+class Share(NamedTuple):
     """What one rank has of a whole."""
 
     where: slice
@@ -59,13 +59,15 @@ class Ranks:
         """Whether this is the rank that writes and prints."""
         return self.rank == 0
 
-    def part(self, whole: int) -> Part:
+    def part(self, whole: int) -> Share:
         """The rank's part of so many images or queries, in one piece. Where there are fewer of them than ranks, the
         ranks without one evaluate the first with weight 0, so that all do the same."""
         each, more = divmod(whole, self.size)
         start = self.rank * each + min(self.rank, more)
         stop = start + each + (self.rank < more)
-        return Part(slice(start, stop), whole, (stop - start) / whole) if stop > start else Part(slice(0, 1), whole, 0)
+        return (
+            Share(slice(start, stop), whole, (stop - start) / whole) if stop > start else Share(slice(0, 1), whole, 0)
+        )
 
     def sum(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The sums of tensors over all ranks, in one message of the first one's type; their names are purposes."""

@@ -25,19 +25,6 @@ except ImportError:  # not on every platform
 FORMAT, STATE_FORMAT, VERSION = "zofc-bundle", "zofc-bundle-state", 1
 MANIFEST, PROJECTION = "manifest.json", "projection.safetensors"
 STATE, PROGRESS = "state.safetensors", "progress.safetensors"  # the latter while a lesson is under way
-SECTIONS = (
-    "backbone",
-    "views",
-    "method",
-    "head",
-    "ridge",
-    "optimize",
-    "training",
-    "adapter",
-    "graphs",
-    "files",
-    "seed",
-)
 DTYPES = {"float64": "F64", "float32": "F32", "int64": "I64", "int32": "I32", "uint8": "U8", "bool": "BOOL"}
 REMEDY = "export the run again, or restore the file from a copy"
 
@@ -73,8 +60,6 @@ class Bundle:
             raise BundleError(f"{file}: not the manifest of a bundle: its format is not {FORMAT}")
         if content.get("version") != VERSION:
             raise BundleError(f"{file}: version {content.get('version')!r}; this zofc-device reads version {VERSION}")
-        if missing := [name for name in SECTIONS if name not in content]:
-            raise BundleError(f"{file}: damaged, it has no '{missing[0]}'; {REMEDY}")
         self.manifest: dict[str, Any] = content
         for name, entry in content["files"].items():
             self._verify(self.path / Path(name).name, entry["sha256"])

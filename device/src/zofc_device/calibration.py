@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from zofc_device.directions import Array
+from zofc_device.heads import log_softmax
 from zofc_device.ridge import Sample
 
 MOST_IMAGES = 500  # of a lesson, where scoring them takes a pass through the backbone
@@ -16,12 +17,6 @@ REMEMBERED_IMAGES = 50  # earlier images weigh at most as much as so many of thi
 BISECTIONS = 60
 STEEPEST, FLATTEST = 1e4, 1e-3  # limits of β, times the spread of the scores
 Calibration = dict[str, Any]  # scale (β) and images, as in a state
-
-
-def softmax(scores: Array) -> Array:
-    """Probabilities (..., classes)."""
-    powers = np.exp(scores - scores.max(-1, keepdims=True))
-    return np.asarray(powers / powers.sum(-1, keepdims=True))
 
 
 def calibrate(sample: Sample, start: int, counts: Array, before: Calibration | None) -> Calibration | None:
@@ -52,6 +47,6 @@ def best_scale(scores: Array, labels: Array) -> float:
     low, high = math.log(FLATTEST / spread), math.log(STEEPEST / spread)
     for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        expected = (softmax(math.exp(middle) * s) * s).sum()
+        expected = (np.exp(log_softmax(math.exp(middle) * s)) * s).sum()
         low, high = (low, middle) if expected > own else (middle, high)
     return math.exp((low + high) / 2)

@@ -38,36 +38,34 @@ class Extractor:
         self.tokens, self.width = int(backbone["tokens"]), int(backbone["width"])
         self._sizes: dict[int, int] = {}  # of micro-batches, by the number of tangents
 
-    def frozen(self, pixels: Array, most: int = MOST_IMAGES) -> Array:
-        """Features of the plain backbone."""
-        self.runtime.load("frozen")
-        return np.concatenate(self._map(lambda images, _: self.runtime.frozen(images), pixels, most=most)).astype(
-            np.float64
-        )
+    def features(self, pixels: Array, adapter: Array | None = None, most: int = MOST_IMAGES) -> Array:
+        """Features at an adapter, or those of the plain backbone."""
+        run = self.runtime.run
 
-    def adapted(self, pixels: Array, adapter: Array, most: int = MOST_IMAGES) -> Array:
-        """Features at an adapter."""
-        runtime = self.runtime
-        runtime.load("enter", "features")
-        parts = self._map(lambda images, _: runtime.features(runtime.enter(images), adapter), pixels, most=most)
-        return np.concatenate(parts).astype(np.float64)
+        def evaluate(images: Array, _: slice) -> Array:
+            if adapter is None:
+                return run("frozen", images=images)["features"]
+            return run("features", **run("enter", images=images), adapter=adapter)["features"]
+
+        self.runtime.load(*(["frozen"] if adapter is None else ["enter", "features"]))
+        return np.concatenate(self._map(evaluate, pixels, most=most)).astype(np.float64)
 
     def around(self, pixels: Array, adapter: Array, vectors: Array, plan: Plan, center: bool) -> Points:
         """Features at the points of a plan's estimator along directions (queries, [batch,] size), or the tangents along
         them; at the center if asked for, or if the estimator reads it."""
         lengths, _, base = ESTIMATORS[plan.estimator]
-        apart, runtime, center = vectors.ndim == 3, self.runtime, center or bool(base) or not lengths
-        suffix = "_image" if apart else ""
-        graphs = {"features" + suffix, *(["features"] if center else [])} if lengths else {"tangents" + suffix}
-        runtime.load("enter", *graphs)
+        apart, run, center = vectors.ndim == 3, self.runtime.run, center or bool(base) or not lengths
+        graph = ("features" if lengths else "tangents") + ("_image" if apart else "")
+        self.runtime.load("enter", graph, *(["features"] if lengths and center else []))
 
         def evaluate(images: Array, some: slice) -> tuple[Array | None, Array]:
-            state, along = runtime.enter(images), np.ascontiguousarray(vectors[:, some]) if apart else vectors
+            state, along = run("enter", images=images), np.ascontiguousarray(vectors[:, some]) if apart else vectors
             if not lengths:
-                return runtime.tangents(state, adapter, along)
+                found = run(graph, **state, adapter=adapter, directions=along)
+                return found["features"], found["tangents"]
             points = (adapter + np.float32(length * plan.epsilon) * vector for vector in along for length in lengths)
-            middle = runtime.features(state, adapter) if center else None
-            return middle, np.stack([runtime.features(state, point) for point in points])
+            middle = run("features", **state, adapter=adapter)["features"] if center else None
+            return middle, np.stack([run(graph, **state, adapter=point)["features"] for point in points])
 
         parts = self._map(evaluate, pixels, 0 if lengths else len(vectors))
         around = np.concatenate([part[1] for part in parts], 1).astype(np.float64)

@@ -47,15 +47,13 @@ class Head:
         return np.asarray(float(values["head.sigma"]) * (_unit(f)[0] @ _unit(rows)[0].T))
 
     def losses(self, values: Mapping[str, Array], features: Array, targets: Array) -> Array:
-        """Mean loss over the batch, (...); targets (..., batch) are columns of the scores."""
-        return np.asarray(
-            -np.take_along_axis(_log_softmax(self.scores(values, features)), targets[..., None], -1).mean((-2, -1))
-        )
+        """The loss of each image (..., batch); targets (batch,) are columns of the scores."""
+        return np.asarray(-log_softmax(self.scores(values, features))[..., np.arange(len(targets)), targets])
 
     def slopes(self, values: Mapping[str, Array], features: Array, targets: Array) -> Slopes:
         """The mean loss over the batch (batch, width) and its gradients."""
         f, rows = features.astype(np.float64), self._gather(values, "rows")
-        logs, each = _log_softmax(self.scores(values, f)), np.arange(len(targets))
+        logs, each = log_softmax(self.scores(values, f)), np.arange(len(targets))
         d = np.exp(logs)  # (batch, classes)
         d[each, targets] -= 1
         d /= len(d)
@@ -90,7 +88,8 @@ def _along_sphere(slope: Array, unit: Array, length: Array) -> Array:
     return np.asarray((slope - unit * (slope * unit).sum(-1, keepdims=True)) / length)
 
 
-def _log_softmax(scores: Array) -> Array:
+def log_softmax(scores: Array) -> Array:
+    """Logarithms of probabilities (..., classes)."""
     shifted = scores - scores.max(-1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
 

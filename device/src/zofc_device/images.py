@@ -88,9 +88,7 @@ def _as_rgb(image: Image.Image) -> Image.Image:
         image = ImageOps.exif_transpose(image)
     if image.mode[0] not in "IF":
         return image.convert("RGB")
-    values = np.asarray(
-        image
-    )  # more than 8 bits, which Pillow would cut off; its 32-bit integers are 8 or 16 bits wide
+    values = np.asarray(image)  # more than 8 bits, which Pillow would cut off; its integers are 8 or 16 bits wide
     if image.mode == "I" and values.size and values.min() >= 0 and values.max() <= 65535:
         values = values.astype(np.uint8 if values.max() <= 255 else np.uint16)
     return Image.fromarray(_to_8_bits(values)).convert("RGB")

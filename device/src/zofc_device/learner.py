@@ -135,7 +135,8 @@ class Learner:
             some = range(start, min(start + AT_ONCE, len(given)))
             pixels = np.stack([self.extractor.views.test(given.load(index)) for index in some])
             if self.model is None:
-                yield self.runtime.predict(pixels)
+                found = self.runtime.run("predict", images=pixels)
+                yield found["probabilities"], found["features"]
             else:
                 features = self.model.embed(pixels)
                 yield self.model.probabilities(self.model.scores(features)), features

@@ -44,7 +44,9 @@ class Lesson:
         model.extend(names)
         held, groups = model.held_back(self.labels), model.groups()
         trained = np.delete(self.everything, held)
-        placement = Placement(groups, model.plans, Head(model.kind, model.in_loss), model.seed, len(model.tasks) - 1)
+        batches = -(-len(trained) // int(self.training["batch_size"]))
+        plans = {name: plan.for_batches(batches) for name, plan in model.plans.items()}
+        placement = Placement(groups, plans, Head(model.kind, model.in_loss), model.seed, len(model.tasks) - 1)
         if "peft" in groups and model.plans["peft"].estimator != "forward_gradient":
             model.extractor.runtime.refuse_integer_activations("features", "features_image")
         if saved is not None:
@@ -69,7 +71,7 @@ class Lesson:
         """The losses of all steps; then `epoch` and `step` are those of the next one."""
         model, size, task = self.model, int(self.training["batch_size"]), len(self.model.tasks) - 1
         start, steps = model.tasks[model.in_loss.start].start, -(-len(trained) // size)
-        varies = self.views.augment or "peft" in placement.optimizers
+        varies = self.views.varies or "peft" in placement.optimizers
         kept = None if varies or not placement.epochs else self.features(self.everything)
         while self.epoch < placement.epochs:
             name: tuple[str | int, ...] = ("task", task, "epoch", self.epoch)
@@ -88,10 +90,9 @@ class Lesson:
 
     def _cut(self, chosen: Array, name: tuple[str | int, ...]) -> Array:
         """Pixels (images, s, s, 3) of the training view."""
-        if not self.views.augment:
+        if not self.views.varies:
             return self._pixels(chosen)
-        crops = self.views.draw(self.sizes[chosen], stream(self.model.seed, *name))
-        cuts = zip(chosen, crops.boxes, crops.flips, strict=True)
+        cuts = zip(chosen, *self.views.draw(self.sizes[chosen], stream(self.model.seed, *name)), strict=True)
         return np.stack([self.views.training(self.images.load(int(i)), box, bool(flip)) for i, box, flip in cuts])
 
     def _pixels(self, chosen: Array) -> Array:

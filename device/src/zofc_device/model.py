@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from zofc_device.bundle import Bundle, BundleError, DeviceError, State
-from zofc_device.calibration import Calibration, softmax
+from zofc_device.calibration import Calibration
 from zofc_device.directions import Array, stream
 from zofc_device.features import MOST_IMAGES, Extractor
-from zofc_device.heads import Head, rows_at_means, start_rows
+from zofc_device.heads import Head, log_softmax, rows_at_means, start_rows
 from zofc_device.image_ridge import ImageRidge, content_keys
 from zofc_device.optimizers import Plan
 from zofc_device.ridge import HELD_OUT, Ridge, RidgeSettings, Sample
@@ -212,10 +212,9 @@ class Model:
 
     def embed(self, pixels: Array, choice: str | None = None, most: int = MOST_IMAGES) -> Array:
         """Features (batch, width) that the scores are computed from, or those of another choice."""
-        if (choice or self.choice) == "frozen":
-            return self.extractor.frozen(pixels, most)
-        flat = np.concatenate([self.tensors[name].ravel() for name in self.adapter])
-        return self.extractor.adapted(pixels, flat, most)
+        frozen = (choice or self.choice) == "frozen"
+        flat = None if frozen else np.concatenate([self.tensors[name].ravel() for name in self.adapter])
+        return self.extractor.features(pixels, flat, most)
 
     def scores(self, features: Array) -> Array:
         """Scores (batch, classes)."""
@@ -234,4 +233,5 @@ class Model:
 
     def probabilities(self, scores: Array) -> Array:
         """Calibrated probabilities (batch, classes)."""
-        return softmax(scores * (1.0 if self.calibration is None else float(self.calibration["scale"])))
+        scale = 1.0 if self.calibration is None else float(self.calibration["scale"])
+        return np.asarray(np.exp(log_softmax(scale * scores)))

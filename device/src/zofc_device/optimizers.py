@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class Plan:
     epochs: int = 10
     start: int = 0
     tasks: int | None = None
+    steps: int | None = None
     optimizer: str = "sgd"
     lr: float = 0.01
     momentum: float = 0.9
@@ -56,6 +57,11 @@ class Plan:
                 )
         return plan
 
+    def for_batches(self, batches: int) -> Plan:
+        """The plan for a task whose epochs have so many batches: no more whole epochs than `steps` allows."""
+        most = self.epochs if self.steps is None else max(self.start + 1, self.steps // max(batches, 1))
+        return replace(self, epochs=min(self.epochs, most))
+
     def active(self, epoch: int) -> bool:
         """Whether the group moves in this epoch."""
         return self.start <= epoch < self.epochs
@@ -78,9 +84,8 @@ class Optimizer:
 
     def move(self, values: dict[str, Array], gradient: Mapping[str, Array], epoch: int) -> bool:
         """θ ← θ − η clip(g); False, and nothing is changed, if the gradient is not finite."""
-        norm = math.sqrt(
-            sum(float(np.square(g, dtype=np.float64).sum()) for g in gradient.values())
-        )  # of the whole set
+        squares = (float(np.square(g, dtype=np.float64).sum()) for g in gradient.values())
+        norm = math.sqrt(sum(squares))  # of the whole set
         if not math.isfinite(norm):
             return False
         plan = self.plan

@@ -1,15 +1,12 @@
-"""The graphs of a bundle in ONNX Runtime, one method for each kind, loaded when they are needed."""
+"""The graphs of a bundle in ONNX Runtime, loaded when they are needed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zofc_device.bundle import REMEDY, Bundle, BundleError
 from zofc_device.directions import Array
-
-Activations = Mapping[str, Array]  # at the entrance, by name
 
 
 class Runtime:
@@ -20,30 +17,11 @@ class Runtime:
         self.graphs: dict[str, str] = {name: entry["file"] for name, entry in bundle.manifest["graphs"].items()}
         self._sessions: dict[str, Any] = {}
 
-    def enter(self, images: Array) -> Activations:
-        """The state at the entrance of the adapted part, of images (batch, 3, s, s)."""
-        session = self._session("enter")
+    def run(self, graph: str, **inputs: Array) -> dict[str, Array]:
+        """The outputs of a graph by name."""
+        session = self._session(graph)
         names = [output.name for output in session.get_outputs()]
-        return dict(zip(names, session.run(names, {"images": images}), strict=True))
-
-    def frozen(self, images: Array) -> Array:
-        """Features (batch, width) of the plain backbone."""
-        return self._run("frozen", {"images": images})[0]
-
-    def features(self, state: Activations, adapter: Array) -> Array:
-        """Features (batch, width) at an adapter (size,), or at one for each image (batch, size)."""
-        return self._run("features" if adapter.ndim == 1 else "features_image", {**state, "adapter": adapter})[0]
-
-    def tangents(self, state: Activations, adapter: Array, directions: Array) -> tuple[Array, Array]:
-        """Features (batch, width) and tangents (queries, batch, width) along directions (queries, [batch,] size)."""
-        graph = "tangents" if directions.ndim == 2 else "tangents_image"
-        features, tangents = self._run(graph, {**state, "adapter": adapter, "directions": directions})
-        return features, tangents
-
-    def predict(self, pixels: Array) -> tuple[Array, Array]:
-        """Probabilities and features of pixels (batch, s, s, 3) by the model as it was exported."""
-        probabilities, _, features = self._run("predict", {"images": pixels})
-        return probabilities, features
+        return dict(zip(names, session.run(names, inputs), strict=True))
 
     def predicted_classes(self) -> tuple[str, ...]:
         """The names of the classes that `predict` answers with."""
@@ -63,10 +41,6 @@ class Runtime:
                     f"{self.graphs[name]}: finite differences of integer activations (accuracy_level 4) are noise; "
                     "export with accuracy_level 1, or train with estimator=forward_gradient"
                 )
-
-    def _run(self, name: str, feeds: Mapping[str, Array]) -> list[Array]:
-        outputs: list[Array] = self._session(name).run(None, dict(feeds))
-        return outputs
 
     def _session(self, name: str) -> Any:
         if name not in self._sessions:
@@ -94,33 +68,6 @@ class Runtime:
 
 
 def has_integer_activations(model: bytes) -> bool:
-    """Whether an ONNX file has a MatMulNBits node of accuracy_level 4; read from the protocol buffer itself."""
-    for graph in _fields(memoryview(model), 7):
-        for node in _fields(graph, 1):
-            if any(bytes(kind) == b"MatMulNBits" for kind in _fields(node, 4)):
-                for attribute in _fields(node, 5):
-                    named = any(bytes(name) == b"accuracy_level" for name in _fields(attribute, 1))
-                    if named and 4 in _fields(attribute, 3):
-                        return True
-    return False
-
-
-def _fields(message: memoryview, number: int) -> Iterator[Any]:
-    """The values of a field: numbers, or parts of the message."""
-    place = 0
-    while place < len(message):
-        tag, place = _number(message, place)
-        kind = tag & 7
-        size, after = _number(message, place) if kind in (0, 2) else ({1: 8, 5: 4}[kind], place)
-        place = after if kind == 0 else after + size
-        if tag >> 3 == number:
-            yield size if kind == 0 else message[after:place]
-
-
-def _number(message: memoryview, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[place]
-        value, shift, place = value | (byte & 127) << shift, shift + 7, place + 1
-        if byte < 128:
-            return value, place
+    """Whether an ONNX file has a product (MatMulNBits) of accuracy_level 4: in a protocol buffer, an attribute's name
+    (field 1, of 14 bytes) is followed by its integer (field 3)."""
+    return b"\x0a\x0eaccuracy_level\x18\x04" in model

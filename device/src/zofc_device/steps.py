@@ -14,10 +14,7 @@ from zofc_device.features import Extractor, Points
 from zofc_device.heads import Head
 from zofc_device.optimizers import ESTIMATORS, Optimizer, Plan
 
-ORDERS = {
-    "peft": "zeroth",
-    "head": "first",
-}  # there is no backward pass, and a classifier has its gradient in closed form
+ORDERS = {"peft": "zeroth", "head": "first"}  # no backward pass; a classifier has its gradient in closed form
 
 
 class Placement:
@@ -47,22 +44,22 @@ class Placement:
         head, peft = (
             one if one and one.plan.active(epoch) else None for one in map(self.optimizers.get, ("head", "peft"))
         )
-        flat = np.concatenate([values[name].ravel() for name in adapter]) if adapter else np.zeros(0, np.float32)
-        points, vectors, losses = Points(inputs, None), flat, []
-        if peft:
+        flat = np.concatenate([values[name].ravel() for name in adapter]) if adapter else None
+        points, losses = Points(inputs, None), []
+        if peft and flat is not None:
             shape = (len(targets), len(flat)) if peft.plan.per == "image" else (len(flat),)
             vectors = Directions(peft.plan.directions, *self.stream).stack(number, peft.plan.queries, shape)
             points = extractor.around(inputs, flat, vectors, peft.plan, head is not None)
         elif inputs.ndim > 2:
-            points = Points(extractor.adapted(inputs, flat) if adapter else extractor.frozen(inputs), None)
+            points = Points(extractor.features(inputs, flat), None)
         if head:
             assert points.center is not None
             slopes = self.head.slopes(values, points.center, targets)
             losses.append(float(slopes.loss))
             losses += [] if head.move(values, slopes.parameters, epoch) else [math.nan]
         if peft:
-            work = self._differences if ESTIMATORS[peft.plan.estimator][0] else self._slopes
-            coefficients, loss = work(values, points, targets, peft.plan)
+            along, loss = self._derivatives(values, points, targets, peft.plan)
+            coefficients = along if peft.plan.per == "image" else along.mean(-1)
             shares = (coefficients.ravel() / coefficients.size).astype(np.float32)
             estimate = np.split(
                 shares @ vectors.reshape(len(shares), -1), np.cumsum([values[name].size for name in adapter])
@@ -71,26 +68,19 @@ class Placement:
             losses.append(loss if peft.move(values, gradient, epoch) else math.nan)
         return losses[0] if np.isfinite(losses).all() else math.nan
 
-    def _differences(
+    def _derivatives(
         self, values: Mapping[str, Array], points: Points, targets: Array, plan: Plan
     ) -> tuple[Array, float]:
-        """c_q from losses at the points φ + lεΔ_q, such as (L⁺ − L⁻) / 2ε, and the mean loss; one for each image, if
-        each has points of its own."""
+        """Derivatives (queries, batch) of each image's loss along the directions, and the mean loss: ∂L/∂f · df_q with
+        the tangents df_q of the features f, or from losses at the points φ + lεΔ_q, such as (L⁺ − L⁻) / 2ε."""
         lengths, weights, base = ESTIMATORS[plan.estimator]
         assert points.around is not None
-        apart = plan.per == "image"
-        where, every = (targets[:, None], points.around[:, :, None]) if apart else (targets, points.around)
-        losses = np.stack([self.head.losses(values, features, where) for features in every])
-        total = np.tensordot(weights, losses.reshape(-1, len(lengths), *losses.shape[1:]), (0, 1))
+        if not lengths:
+            assert points.center is not None
+            slopes = self.head.slopes(values, points.center, targets)  # of the mean loss
+            return (points.around * slopes.features).sum(-1) * len(targets), float(slopes.loss)
+        losses = self.head.losses(values, points.around, targets)
+        total = np.tensordot(weights, losses.reshape(-1, len(lengths), len(targets)), (0, 1))
         if base and points.center is not None:
-            total += base * self.head.losses(values, points.center[:, None] if apart else points.center, where)
+            total += base * self.head.losses(values, points.center, targets)
         return np.asarray(total / plan.epsilon), float(losses.mean())
-
-    def _slopes(self, values: Mapping[str, Array], points: Points, targets: Array, plan: Plan) -> tuple[Array, float]:
-        """Forward gradients: c_q = ∂L/∂f · df_q with the tangents df_q of the features f, and the mean loss."""
-        assert points.center is not None and points.around is not None
-        slopes, apart = self.head.slopes(values, points.center, targets), plan.per == "image"
-        along = points.around * slopes.features  # of the mean loss: for each image, those of its own
-        return (
-            (along.sum(-1) * len(targets), float(slopes.loss)) if apart else (along.sum((-2, -1)), float(slopes.loss))
-        )

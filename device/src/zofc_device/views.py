@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -15,21 +15,13 @@ FILTERS = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BI
 
 
 @dataclass(frozen=True)
-class Crops:
-    """Where each image of a batch is cut, and whether it is mirrored."""
-
-    boxes: NDArray[np.int64]  # (n, 4): top, left, height, width
-    flips: NDArray[np.bool_]  # (n,)
-
-
-@dataclass(frozen=True)
 class Views:
     """The test view and the training view of a bundle."""
 
     size: int
     resize_to: int
     interpolation: str
-    augment: bool  # else the test view is also that of training
+    augment: str  # crop-flip, or the test view is also that of training
     scale: tuple[float, float]
     ratio: tuple[float, float]
     flip: float
@@ -39,11 +31,12 @@ class Views:
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Views:
         """The views that a manifest describes."""
-        mean, std = (None if settings[name] is None else tuple(settings[name]) for name in ("mean", "std"))
-        scale, ratio = tuple(settings["scale"]), tuple(settings["ratio"])
-        size, resize_to = int(settings["size"]), int(settings["resize_to"])
-        augment = settings["augment"] == "crop-flip"
-        return cls(size, resize_to, settings["interpolation"], augment, scale, ratio, settings["flip"], mean, std)
+        return cls(**{field.name: settings[field.name] for field in fields(cls)})
+
+    @property
+    def varies(self) -> bool:
+        """Whether each training view of an image is another one."""
+        return self.augment == "crop-flip"
 
     def test(self, image: Image.Image) -> NDArray[np.uint8]:
         """The short side resized, then the center, (size, size, 3)."""
@@ -72,9 +65,10 @@ class Views:
             inputs /= np.array(self.std, np.float32)[:, None, None]
         return inputs
 
-    def draw(self, sizes: NDArray[np.int64], rng: np.random.Generator) -> Crops:
-        """torchvision's RandomResizedCrop for images of these sizes (n, 2), height and width: the first of ten attempts
-        that fits, else the largest centered box whose ratio is allowed."""
+    def draw(self, sizes: NDArray[np.int64], rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """torchvision's RandomResizedCrop for images of these sizes (n, 2), height and width: boxes (n, 4), top, left,
+        height, width, the first of ten attempts that fits, else the largest centered one whose ratio is allowed; and
+        which images are mirrored (n,)."""
         n = len(sizes)
         height, width = sizes[:, 0], sizes[:, 1]
         low, high = self.ratio
@@ -90,4 +84,4 @@ class Views:
         w = np.where(fitted, w[first, image], whole_w)
         top = np.where(fitted, rng.integers(0, height - h + 1), (height - h) // 2)
         left = np.where(fitted, rng.integers(0, width - w + 1), (width - w) // 2)
-        return Crops(np.stack([top, left, h, w], 1), rng.random(n) < self.flip)
+        return np.stack([top, left, h, w], 1), rng.random(n) < self.flip

@@ -1,4 +1,4 @@
-"""The states that a run kept after its tasks, in float64, and the loss of any task at any of them.
+"""A run as it is measured: its data, its backbone, states of its method in float64, and the loss of any task at them.
 
 The loss of an old task is the method's own, as if that task were learned again: its images under the rows of its
 classes (`rows="own"`, L_i of the paper's L_old), or under all rows learned until then (`rows="all"`, as in the released
@@ -8,6 +8,7 @@ code).
 from __future__ import annotations
 
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import partial
@@ -27,7 +28,7 @@ from zofc.methods import method_class
 from zofc.methods.classifier import Classifier
 from zofc.recipe import Recipe
 from zofc.runfolder import open_run
-from zofc.runfolder.checkpoint import load_checkpoint, load_task
+from zofc.runfolder.checkpoint import Checkpoint, load_checkpoint, load_task
 from zofc.training.device import pick_device, set_up
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import AnyStream, open_stream, require_plugins
@@ -41,8 +42,8 @@ UNDEFINED_FOR = {  # method: why flatness of old tasks is not defined for it
 }
 
 
-class KeptRun:
-    """A run with its data, its backbone and the tensors kept after each task; one state is loaded at a time."""
+class MeasuredRun(ABC):
+    """A run with its data, its backbone and its method; one state is loaded at a time."""
 
     def __init__(self, path: Path, device: str | None = None, notice: Callable[[str], None] = lambda _: None) -> None:
         self.folder = open_run(path)
@@ -50,13 +51,8 @@ class KeptRun:
             notice(changed)
         recipe = self.folder.recipe
         _check_method(recipe)
-        checkpoint = load_checkpoint(self.folder)
         self.kept = self.folder.kept_tasks
-        if checkpoint is None or not self.kept:
-            raise RunError(
-                f"{path} did not keep its tasks (a checkpoint holds the last one only); run it again with them: "
-                f"zofc run {shlex.quote(str(self.folder.recipe_file))} training.keep_tasks=true --again"
-            )
+        checkpoint = self.require_states()
         plain = {"device": device or recipe.training.device, "recompute": False, "compile": False}
         recipe = recipe.model_copy(update={"training": recipe.training.model_copy(update=plain)})
         where = pick_device(recipe.training.device)
@@ -66,6 +62,10 @@ class KeptRun:
         self.recipe, self.model = recipe, IncrementalModel(recipe, where)
         self.model.backbone.vit.double()  # the numbers that it was trained with, in double precision
         self.stream = self._open(notice)
+
+    @abstractmethod
+    def require_states(self) -> Checkpoint:
+        """The last checkpoint; refuses a run that lacks the states to be measured."""
 
     def _open(self, notice: Callable[[str], None]) -> AnyStream:
         progress = self.progress
@@ -78,18 +78,13 @@ class KeptRun:
         return stream
 
     def method_after(self, number: int) -> Classifier:
-        """The method as it was after a task, counted from 1."""
+        """The method as it was after a task, counted from 1, of which the tensors were kept."""
         model, tasks = self.model, self.progress.tasks[:number]
         model.classes, model.method = [], method_class(self.recipe)(model.backbone, self.recipe)
         model.restore(self.progress.classes, tasks, load_task(self.kept[number]))
         method = model.method.double()
         assert isinstance(method, Classifier)
         return method
-
-    def tensors_after(self, number: int, like: Point) -> dict[str, Tensor]:
-        """The values that the tensors of a point have after a task; those that it does not have are left out."""
-        kept = load_task(self.kept[number])
-        return {name: kept[name].to(value) for name, value in like.items() if name in kept}
 
     def batches(self, number: int, split: Split, per_class: int | None, size: int) -> list[Batch]:
         """The images of a task in the test view, at most so many of a class."""
@@ -103,6 +98,26 @@ class KeptRun:
         rng = seeds.stream(self.recipe.seed, "flatness", split, number)
         images = images.take(select_per_class(images.labels, per_class, rng))
         return list(self.model.loader(images).test_batches(size))
+
+
+class KeptRun(MeasuredRun):
+    """A run that kept its tensors after each task."""
+
+    def require_states(self) -> Checkpoint:
+        """The last checkpoint, if tasks were kept."""
+        checkpoint = load_checkpoint(self.folder)
+        if checkpoint is None or not self.kept:
+            raise RunError(
+                f"{self.folder} did not keep its tasks (a checkpoint holds the last one only); run it again with them: "
+                f"zofc run {shlex.quote(str(self.folder.recipe_file))} training.keep_tasks=true --again; or, for a run "
+                "with a journal, measure inside of its tasks: zofc flatness RUN --along STEPS"
+            )
+        return checkpoint
+
+    def tensors_after(self, number: int, like: Point) -> dict[str, Tensor]:
+        """The values that the tensors of a point have after a task; those that it does not have are left out."""
+        kept = load_task(self.kept[number])
+        return {name: kept[name].to(value) for name, value in like.items() if name in kept}
 
 
 def _check_method(recipe: Recipe) -> None:

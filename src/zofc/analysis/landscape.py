@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -42,6 +43,27 @@ class LossPlane:
     marks: dict[str, tuple[float, float]]  # points of interest in the plane
     axes: tuple[str, str]
     what: str = "mean loss"
+    path: tuple[tuple[float, float], ...] = ()  # points that were passed one after another, as the plane sees them
+
+
+class PlaneAxes(NamedTuple):
+    """A plane through three points: x from the first towards the second, y at right angles, towards the third."""
+
+    origin: Point
+    u: Point
+    v: Point
+    marks: dict[str, tuple[float, float]]
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What the axes are."""
+        first, second, third = self.marks
+        return f"L2 distance: {first} → {second}", f"L2 distance at right angles, to {third}"
+
+    def project(self, point: Point) -> tuple[float, float]:
+        """Where a point would be in the plane."""
+        away = difference(point, self.origin)
+        return float(dot(away, self.u)), float(dot(away, self.v))
 
 
 def line(
@@ -56,10 +78,8 @@ def line(
     return LossLine(where, found, norm(along))
 
 
-def plane_through(
-    loss: BatchedLoss, points: Mapping[str, Point], resolution: int = 21, margin: float = 0.3
-) -> LossPlane:
-    """The plane of three points, on orthonormal axes: x from the first towards the second, distances as they are."""
+def plane_axes(points: Mapping[str, Point]) -> PlaneAxes:
+    """Orthonormal axes of the plane through three points, so that distances are as they are."""
     (first, a), (second, b), (third, c) = points.items()
     u, w = difference(b, a), difference(c, a)
     length = norm(u)
@@ -72,9 +92,21 @@ def plane_through(
     if height <= 1e-9 * norm(w):
         raise RunError("the three points lie on one line: they span no plane")
     marks = {first: (0.0, 0.0), second: (length, 0.0), third: (across, height)}
-    axes = (f"L2 distance: {first} → {second}", f"L2 distance at right angles, to {third}")
-    x, y = (_around(np.array([mark[axis] for mark in marks.values()]), resolution, margin) for axis in (0, 1))
-    return LossPlane(x, y, _values(loss, a, u, _scaled(v, 1 / height), x, y), marks, axes)
+    return PlaneAxes(a, u, _scaled(v, 1 / height), marks)
+
+
+def plane_through(
+    loss: BatchedLoss,
+    axes: PlaneAxes,
+    resolution: int = 21,
+    margin: float = 0.3,
+    path: tuple[tuple[float, float], ...] = (),
+) -> LossPlane:
+    """A loss over a plane, around its three points and a path."""
+    places = [*axes.marks.values(), *path]
+    x, y = (_around(np.array([place[axis] for place in places]), resolution, margin) for axis in (0, 1))
+    values = _values(loss, axes.origin, axes.u, axes.v, x, y)
+    return LossPlane(x, y, values, axes.marks, axes.names, path=path)
 
 
 def plane_random(
@@ -144,7 +176,7 @@ def of_run(
         return BatchedLoss([part for task in some for part in parts[task]])
 
     spans = [range(1, first + 1), range(last, last + 1), *[range(1, last)] * (last - first > 1)]
-    losses = {_named(span): of(span) for span in spans}
+    losses = {named_tasks(span): of(span) for span in spans}
     on_progress("the line between the first and the last state")
     start = {**end, **run.tensors_after(first, end)}
     found = replace(line(losses, start, end), start=f"after task {first}", end=f"after task {last}")
@@ -154,11 +186,12 @@ def of_run(
         middle = numbers[len(numbers) // 2]
         between = {**end, **run.tensors_after(middle, end)}
         points = {f"after task {n}": p for n, p in ((first, start), (last, end), (middle, between))}
-        plane = plane_through(old, points, resolution)
+        plane = plane_through(old, plane_axes(points), resolution)
     else:
         plane = plane_random(old, end, resolution, seed=run.recipe.seed, name=f"after task {last}")
-    return found, replace(plane, what=f"mean loss of {_named(range(1, last))}")
+    return found, replace(plane, what=f"mean loss of {named_tasks(range(1, last))}")
 
 
-def _named(tasks: range) -> str:
+def named_tasks(tasks: range) -> str:
+    """What tasks are called in figures."""
     return f"task {tasks[0]}" if len(tasks) == 1 else f"tasks {tasks[0]}–{tasks[-1]}"

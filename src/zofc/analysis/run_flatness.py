@@ -10,11 +10,12 @@ from torch import Tensor
 
 from zofc.analysis import curvature
 from zofc.analysis import flatness as scores
-from zofc.analysis.kept_run import KeptRun, RowChoice, Split, parameters, task_losses
+from zofc.analysis.kept_run import KeptRun, MeasuredRun, RowChoice, Split, parameters, task_losses
 from zofc.analysis.surface import BatchedLoss, Point, size
 from zofc.analysis.task_start import OnProgress
 from zofc.data.loading import Batch
 from zofc.errors import RunError
+from zofc.methods.classifier import Classifier
 
 PARAMETER_SETS = ("peft", "head", "peft+head")
 SMOOTHING_LENGTHS = (1.0, 10.0, 100.0)  # in units of the recipe's ε
@@ -101,23 +102,16 @@ def measure_flatness(
     run: KeptRun, settings: FlatnessSettings, notices: list[str], on_progress: OnProgress = lambda _: None
 ) -> RunFlatness:
     """Measure every kept state; `on_progress` is called with what is being done."""
-    sets = settings.over or all_sets(run)
-    for name in sets:
-        missing = [group for group in name.split("+") if group not in type(run.model.method).group_names]
-        if missing:
-            raise RunError(f"over: '{run.recipe.method.name}' has no {missing[0]}; measure it over {all_sets(run)[-1]}")
+    sets = chosen_sets(run, settings)
     states = [task for task in run.kept if task % settings.every == 0]
     if not states:
         kept = ", ".join(map(str, run.kept))
         raise RunError(f"every: none of the kept tasks ({kept}) is a multiple of {settings.every}")
     on_progress("loading the images")
-    tasks = range(1, max(run.kept) + 1)
-    batches = {task: run.batches(task, settings.split, settings.images, settings.batch) for task in tasks}
-    if why := type(run.model.method).couples_images:
-        notices.append(f"the loss is no mean over images: it depends on the batches, here of {settings.batch} ({why})")
+    batches = load_batches(run, max(run.kept), settings, notices)
     by_set: dict[str, list[TaskFlatness]] = {name: [] for name in sets}
     for task in states:
-        state = _State(run, task, batches, settings)
+        state = _KeptState(run, task, batches, settings)
         for name in sets:
             on_progress(f"after task {task}, over {name}")
             entry = state.measure_set(name)
@@ -125,29 +119,73 @@ def measure_flatness(
                 notices.append(f"task {task} moved nothing of {name}: left out")
             else:
                 by_set[name].append(entry)
-    counts = {task: sum(len(labels) for _, labels in some) for task, some in batches.items()}
-    return RunFlatness(settings, counts, by_set, notices)
+    return RunFlatness(settings, count_images(batches), by_set, notices)
 
 
-def all_sets(run: KeptRun) -> tuple[str, ...]:
+def load_batches(run: MeasuredRun, last: int, settings: FlatnessSettings, notices: list[str]) -> dict[int, list[Batch]]:
+    """The images of the tasks until `last`."""
+    if why := type(run.model.method).couples_images:
+        notices.append(f"the loss is no mean over images: it depends on the batches, here of {settings.batch} ({why})")
+    tasks = range(1, last + 1)
+    return {task: run.batches(task, settings.split, settings.images, settings.batch) for task in tasks}
+
+
+def count_images(batches: dict[int, list[Batch]]) -> dict[int, int]:
+    """How many images of each task there are."""
+    return {task: sum(len(labels) for _, labels in some) for task, some in batches.items()}
+
+
+def chosen_sets(run: MeasuredRun, settings: FlatnessSettings, most: int | None = None) -> tuple[str, ...]:
+    """The sets that were asked for, or the first `most` that the method has; refused if it has not."""
+    for name in settings.over:
+        missing = [group for group in name.split("+") if group not in type(run.model.method).group_names]
+        if missing:
+            raise RunError(f"over: '{run.recipe.method.name}' has no {missing[0]}; measure it over {all_sets(run)[-1]}")
+    return settings.over or all_sets(run)[:most]
+
+
+def all_sets(run: MeasuredRun) -> tuple[str, ...]:
     """The adapter alone and with the head, or the head where there is nothing else."""
     return ("peft", "peft+head") if "peft" in type(run.model.method).group_names else ("head",)
 
 
-class _State:
-    """A run after one task."""
+class MeasuredState:
+    """The losses of all tasks so far at a state of a method."""
 
-    def __init__(self, run: KeptRun, task: int, batches: dict[int, list[Batch]], settings: FlatnessSettings) -> None:
-        self.run, self.task, self.settings = run, task, settings
+    def __init__(
+        self, run: MeasuredRun, task: int, method: Classifier, batches: dict[int, list[Batch]],
+        settings: FlatnessSettings,
+    ) -> None:  # fmt: skip
+        self.task, self.method, self.settings = task, method, settings
         self.seen = {number: some for number, some in batches.items() if number <= task}
-        self.method = run.method_after(task)
-        self.losses = task_losses(self.method, self.seen, task, settings.rows)
+        self.losses = task_losses(method, self.seen, task, settings.rows)
         plan = run.recipe.optimize.get("peft")
         self.seed, self.kind = run.recipe.seed, "rademacher" if plan is None else plan.directions
         self.epsilon = 1e-3 if plan is None else plan.epsilon
 
     def loss(self, tasks: range) -> BatchedLoss:
+        """The mean over the images of these tasks."""
         return BatchedLoss([part for task in tasks for part in self.losses[task]])
+
+    def point(self, name: str, tasks: range) -> dict[str, Tensor]:
+        """The tensors of a set of parameters."""
+        return parameters(self.method, name, tasks, self.settings.rows)
+
+    def spectrum(self, loss: BatchedLoss, point: Point) -> curvature.Spectrum:
+        """Both ends of the Hessian's spectrum."""
+        return curvature.lanczos_spectrum(loss, point, self.settings.products, self.settings.tolerance, self.seed)
+
+    def probes(self, point: Point) -> list[dict[str, Tensor]]:
+        """Directions for the Hessian's trace."""
+        return curvature.probes(point, self.settings.probes, self.kind, self.seed)
+
+
+class _KeptState(MeasuredState):
+    """A run after one task."""
+
+    def __init__(self, run: KeptRun, task: int, batches: dict[int, list[Batch]], settings: FlatnessSettings) -> None:
+        super().__init__(run, task, run.method_after(task), batches, settings)
+        self.run = run
 
     def measure_set(self, name: str) -> TaskFlatness | None:
         """Everything over one set of parameters; None if the task moves none."""
@@ -162,7 +200,7 @@ class _State:
             return TaskFlatness(self.task, size(point), sharp, forgetting=step)
         point, loss = self.point(name, old), self.loss(old)
         kinds = scores.NORMS if settings.directions else ()
-        along = curvature.probes(point, settings.probes, self.kind, self.seed)
+        along = self.probes(point)
         values = curvature.forms(loss, point, along)
         return TaskFlatness(
             task=self.task,
@@ -177,12 +215,6 @@ class _State:
             ),
             forgetting=step,
         )
-
-    def point(self, name: str, tasks: range) -> dict[str, Tensor]:
-        return parameters(self.method, name, tasks, self.settings.rows)
-
-    def spectrum(self, loss: BatchedLoss, point: Point) -> curvature.Spectrum:
-        return curvature.lanczos_spectrum(loss, point, self.settings.products, self.settings.tolerance, self.seed)
 
     def step(self, name: str) -> TaskTransition:
         """What the next task does to the tasks until now, this one included."""

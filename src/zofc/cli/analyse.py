@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -22,6 +23,11 @@ from zofc.cli.application import (
     say,
     write_result,
 )
+
+if TYPE_CHECKING:
+    from zofc.analysis.run_flatness import FlatnessSettings
+    from zofc.recipe import Recipe
+    from zofc.report.draw_matplotlib import Panel
 
 
 @app.command()
@@ -95,27 +101,46 @@ def flatness(
         bool, typer.Option("--random", help="Draw its plane along random directions, not through three states.")
     ] = False,
     resolution: Annotated[int, typer.Option(min=3, help="Points along each side of the plane.")] = 21,
+    along: Annotated[
+        int | None,
+        typer.Option(metavar="STEPS", min=1, help="Measure inside of tasks: so many steps of each, by the journal."),
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(help="With --along: draw the curves (PNG).")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda; the recipe's by default.")] = None,
     plugin: PluginFiles = None,
 ) -> None:
     """How flat the loss of old tasks is after each task, its curvature, and what of forgetting that explains.
 
-    For a run with training.keep_tasks=true. The loss is the mean over the images of all old tasks, where the paper
-    writes the sum over tasks. All in float64; the result is also written to the run folder.
+    For a run with training.keep_tasks=true or, with --along, with a journal, from which the adapter is replayed at
+    steps inside of its tasks. The loss is the mean over the images of all old tasks, where the paper writes the sum
+    over tasks. All in float64; the result is also written to the run folder.
     """
-    from zofc.analysis.kept_run import KeptRun
-    from zofc.analysis.landscape import of_run
-    from zofc.analysis.run_flatness import FlatnessSettings, all_sets, measure_flatness
-    from zofc.report import draw_matplotlib
-    from zofc.report.figures import loss_landscape
-    from zofc.report.measurements import flatness_tables
-    from zofc.runfolder import write_atomic
+    from zofc.analysis.run_flatness import FlatnessSettings
 
     settings = FlatnessSettings(
         over=(over,) if over else (), rho=rho, images=images, split=cast(Any, split), rows=cast(Any, rows),
         directions=directions, probes=probes, products=products, batch=batch, every=every,
     )  # fmt: skip
     check_writable(landscape)
+    check_writable(figure)
+    if along is not None:
+        _flatness_along(path, settings, along, device, figure, (landscape, resolution))
+        return
+    if figure is not None:
+        raise typer.BadParameter("--figure draws curves inside of tasks: say how many steps, --along STEPS")
+    _flatness_after(path, settings, device, (landscape, resolution), random)
+
+
+def _flatness_after(
+    path: Path, settings: FlatnessSettings, device: str | None, landscape: tuple[Path | None, int], random: bool
+) -> None:
+    """Measure the states after tasks."""
+    from zofc.analysis.kept_run import KeptRun
+    from zofc.analysis.landscape import of_run
+    from zofc.analysis.run_flatness import all_sets, measure_flatness
+    from zofc.report.figures import loss_landscape
+    from zofc.report.measurements import flatness_tables
+
     with progress("opening the run") as on_progress:
         notices: list[str] = []
         run = KeptRun(path, device, notices.append)
@@ -125,11 +150,49 @@ def flatness(
     for part in flatness_tables(asdict(measured), verdicts):
         out.print(part, highlight=False)
     say(f"written: {written}")
-    if landscape is not None:
-        chosen = over or all_sets(run)[-1]
-        title = f"{run.recipe.title or run.recipe.name}: loss over {chosen}, {rows} rows"
+    if landscape[0] is not None:
+        chosen = settings.over[0] if settings.over else all_sets(run)[-1]
         with progress("drawing") as on_progress:
-            line, plane = of_run(run, settings, chosen, not random, resolution, on_progress)
-            panels = loss_landscape(asdict(line), asdict(plane))
-            write_atomic(landscape, draw_matplotlib.encode(draw_matplotlib.pictures(panels, title), "png"))
-        say(f"written: {landscape}")
+            line, plane = of_run(run, settings, chosen, not random, landscape[1], on_progress)
+            _draw(
+                landscape[0],
+                loss_landscape(asdict(line), asdict(plane)),
+                run.recipe,
+                f"loss over {chosen}, {settings.rows} rows",
+            )
+
+
+def _flatness_along(
+    path: Path, settings: FlatnessSettings, along: int, device: str | None, figure: Path | None,
+    landscape: tuple[Path | None, int],
+) -> None:  # fmt: skip
+    """Measure inside of the tasks of a run, print, write and draw."""
+    from zofc.analysis.task_path import ReplayedRun, landscape_inside, measure_path
+    from zofc.report.figures import flatness_along, loss_surface
+    from zofc.report.measurements import path_tables
+
+    with progress("opening the run") as on_progress:
+        notices: list[str] = []
+        run = ReplayedRun(path, device, notices.append)
+        measured = measure_path(run, settings, along, notices, on_progress)
+        written = run.folder.write_measurement("flatness-along", asdict(measured))
+    for part in path_tables(asdict(measured)):
+        out.print(part, highlight=False)
+    say(f"written: {written}")
+    name, points = next(iter(asdict(measured)["by_set"].items()))
+    if figure is not None:
+        _draw(figure, flatness_along(points), run.recipe, f"along the steps, over {name}")
+    plane_file, resolution = landscape
+    if plane_file is not None:
+        with progress("drawing") as on_progress:
+            planes = landscape_inside(run, settings, along, resolution, on_progress)
+        _draw(plane_file, [loss_surface(asdict(plane)) for plane in planes], run.recipe, f"loss over {name}")
+
+
+def _draw(path: Path, panels: Sequence[Panel], recipe: Recipe, what: str) -> None:
+    from zofc.report import draw_matplotlib
+    from zofc.runfolder import write_atomic
+
+    figure = draw_matplotlib.pictures(panels, f"{recipe.title or recipe.name}: {what}")
+    write_atomic(path, draw_matplotlib.encode(figure, "png"))
+    say(f"written: {path}")

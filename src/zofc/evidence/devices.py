@@ -33,6 +33,17 @@ def device_table(rows: MeasuredRows) -> Grid:
     return Grid((*heads, "Peak memory (MB)", "learn (MB)"), tuple(body))
 
 
+def agreement_table(rows: MeasuredRows) -> Grid:
+    """`results/device.json`: how many test images `predict.onnx` answers as torch does, and how many rightly."""
+    body = []
+    for row in rows:
+        if "same" in row:
+            shares = (f"{100 * row[key] / row['images']:.2f}" for key in ("same", "right", "right_in_torch"))
+            body.append((row["backbone"], row["precision"], f"{row['images']:,}", *shares))
+    heads = "Backbone", "Precision", "Test images", "Answers as torch's (%)", "Right (%)", "Right in torch (%)"
+    return Grid(heads, tuple(body))
+
+
 def install_table(rows: MeasuredRows) -> Grid:
     """`results/device.json`: environments with nothing else in them."""
     body = [(row["package"], _megabytes(row["installed_bytes"]), f"{row['import_seconds']:.2f}") for row in rows

@@ -175,3 +175,20 @@ def progress_table(kinds: Mapping[str, StepKind]) -> Grid:
         for kind in kinds.values()
     ]  # fmt: skip
     return Grid(("Step", "Directions", *(f"{machines:,}" for machines in MACHINES)), tuple(body))
+
+
+def ranks_table(rows: Sequence[Mapping[str, Any]]) -> Grid:
+    """`results/ranks.json`: bytes and images a second of processes on one machine, beside what this model says."""
+    body = [
+        (
+            row["what"],
+            str(row["processes"]),
+            *(f"{row['bytes'][kind]:,}" for kind in ("coefficients", "gradient")),
+            f"{row['bytes_of_model'] if row['processes'] > 1 else 0:,}",
+            f"{row['speed_up']:.2f}",
+            f"{row['speed_up_of_model']:.2f}",
+        )
+        for row in rows
+    ]
+    heads = ("Coefficients (bytes)", "Gradient (bytes)", "Bytes by the model", "Speed-up", "Speed-up by the model")
+    return Grid(("Step", "Processes", *heads), tuple(body))

@@ -1,4 +1,5 @@
-"""The tables of answers, and of their calibration and rejections, from the results of benchmarks."""
+"""The tables of answers, of their calibration and rejections, and of a server that is taught, from the results of
+benchmarks."""
 
 from __future__ import annotations
 
@@ -45,3 +46,22 @@ def answers_table(measured: Sequence[Mapping[str, Any]]) -> Grid:
     return Grid(
         ("Backbone", "Answer (ms)", "Forward pass (ms)", "Ratio", "Answers a second, eight threads"), tuple(rows)
     )
+
+
+def teach_table(measured: Sequence[Mapping[str, Any]]) -> Grid:
+    """`results/teach.json`: answers of `zofc teach` to clients, with and without lessons."""
+    rows = [
+        (
+            row["backbone"].removesuffix(".safetensors"),
+            f"{row['first_lesson_s']:.0f}",
+            str(load["clients"]),
+            "yes" if load["lessons"] else "no",
+            f"{load['answers_per_second']:.1f}",
+            f"{load['median_ms']:.0f}",
+            f"{load['p99_ms']:.0f}",
+        )
+        for row in measured
+        for load in row["loads"]
+    ]
+    heads = ("First lesson (s)", "Clients", "Lesson", "Answers a second", "Median (ms)", "p99 (ms)")
+    return Grid(("Backbone", *heads), tuple(rows))

@@ -10,7 +10,7 @@ from typing import Any
 
 from zofc.errors import RunError, nearest
 from zofc.evidence.demo import demo_table
-from zofc.evidence.devices import device_table, install_table, streams_table
+from zofc.evidence.devices import agreement_table, device_table, install_table, streams_table
 from zofc.evidence.estimators import estimators_table
 from zofc.evidence.photographs import photographs_table
 from zofc.evidence.robustness import torture_table
@@ -24,7 +24,7 @@ from zofc.evidence.scaling import (
     speed_up_table,
     travel_table,
 )
-from zofc.evidence.serving import answers_table, calibration_table
+from zofc.evidence.serving import answers_table, calibration_table, teach_table
 from zofc.methods import SECTIONS
 from zofc.recipe.settings import describe_section, list_settings
 from zofc.report.grid import Grid
@@ -169,9 +169,11 @@ DOCUMENT_TABLES: dict[str, Callable[[Path], Grid | str]] = {
     "memory table": lambda root: memory_table(step_rows(root, "step", "step_memory")),
     "answers table": lambda root: answers_table(result_rows(root / "results" / "predict.json")),
     "calibration table": lambda root: calibration_table(result_rows(root / "results" / "calibration.json")),
+    "teach table": lambda root: teach_table(result_rows(root / "results" / "teach.json")),
     "photographs table": lambda root: photographs_table(result_rows(root / "results" / "photographs.json")),
     "device table": lambda root: device_table(result_rows(root / "results" / "device.json")),
     "installed sizes": lambda root: install_table(result_rows(root / "results" / "device.json")),
+    "device agreement": lambda root: agreement_table(result_rows(root / "results" / "device.json")),
     "device streams": lambda root: streams_table(result_rows(root / "results" / "device_streams.json")),
     "bytes a step": lambda root: travel_table(_kinds(root)),
     "speed-up in a data centre": lambda root: speed_up_table(_kinds(root), DATA_CENTRE),

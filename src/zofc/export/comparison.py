@@ -32,13 +32,18 @@ class PredictionAgreement(NamedTuple):
 
 
 def compare_predictions(
-    model: IncrementalModel, recipe: Recipe, progress: Progress, graph: Path, on_progress: Callable[[str], None]
+    model: IncrementalModel,
+    recipe: Recipe,
+    progress: Progress,
+    graph: Path,
+    on_progress: Callable[[str], None],
+    most: int = MOST_COMPARED,
 ) -> PredictionAgreement | str:
     """Compare the answers of the graph `predict` and of torch to test images; or why there are none to compare."""
     import onnxruntime
 
     try:
-        sets = list(_test_images(recipe, progress))
+        sets = list(_test_images(recipe, progress, most))
     except ZofcError as error:
         return str(error)
     if not sets:
@@ -55,13 +60,13 @@ def compare_predictions(
     return PredictionAgreement(*counts.tolist())
 
 
-def _test_images(recipe: Recipe, progress: Progress) -> Iterator[ImageSet]:
+def _test_images(recipe: Recipe, progress: Progress, most: int) -> Iterator[ImageSet]:
     """Test images of the tasks learned, evenly chosen, as many as are compared."""
     if progress.inherited == progress.done:
         raise RunError("it is a saved model, which has no test images")
     stream = open_stream(recipe, lambda _: None, progress)
     sets = [images for _, images in stream.evaluation(stream.tasks[progress.done - 1]) if len(images)]
-    step = -(-sum(map(len, sets)) // MOST_COMPARED)
+    step = -(-sum(map(len, sets)) // most)
     yield from (images.take(np.arange(0, len(images), step)) for images in sets)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from zofc.errors import BundleError
 from zofc.export import bundle
-from zofc.export.comparison import PredictionAgreement, compare_predictions
+from zofc.export.comparison import MOST_COMPARED, PredictionAgreement, compare_predictions
 from zofc.export.conversion import SharedWeights, write_graph
 from zofc.export.graphs import learning_sources, predict_source
 from zofc.export.manifest import adapter_moves, check_exportable, describe_graph, describe_model
@@ -47,9 +47,11 @@ def export_run(
     precision: str = "fp32",
     predict_only: bool = False,
     on_progress: Callable[[str], None] = lambda _: None,
+    compared: int = MOST_COMPARED,
 ) -> ExportResult:
     """Write the model of a finished run as a bundle. `precision` is that of the frozen weights: fp32, fp16, int8 or
-    int4. With `predict_only` it predicts and does not learn. A bundle that has learned nothing since is replaced."""
+    int4. With `predict_only` it predicts and does not learn. A bundle that has learned nothing since is replaced. At
+    most `compared` test images are answered by torch too."""
     if precision not in bundle.BUNDLE_PRECISIONS:
         raise BundleError(f"precision: expected one of {', '.join(bundle.BUNDLE_PRECISIONS)}, got '{precision}'")
     target, run = Path(output), open_run(path)
@@ -72,7 +74,7 @@ def export_run(
         immutable = sorted(file.name for file in folder.iterdir() if file.name != bundle.STATE_TENSORS)
         manifest["files"] = {name: bundle.describe_file(folder / name) for name in immutable}
         (folder / bundle.MANIFEST_FILE).write_text(json_text(manifest, indent=1, ascii_only=False) + "\n", "utf-8")
-        agreement = compare_predictions(model, recipe, progress, folder / "predict.onnx", on_progress)
+        agreement = compare_predictions(model, recipe, progress, folder / "predict.onnx", on_progress, compared)
         sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
     return ExportResult(target, sizes, nodes, agreement)
 

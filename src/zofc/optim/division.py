@@ -14,7 +14,7 @@ from torch import Tensor
 
 from zofc.optim.evaluation import Query, weigh_directions
 from zofc.optim.objective import Gradient
-from zofc.ranks import Part, Ranks
+from zofc.ranks import Ranks, Share
 
 
 @dataclass(frozen=True)
@@ -24,21 +24,21 @@ class Division:
     ranks: Ranks = field(default_factory=Ranks)
     by: Literal["images", "queries"] = "images"
 
-    def images(self, batch: int) -> Part:
+    def images(self, batch: int) -> Share:
         """The images of a batch that this rank evaluates: under a division by queries, all of them, though only those
         of the first rank count where no query is involved."""
-        return self.ranks.part(batch) if self.by == "images" else Part(slice(0, batch), batch, float(self.ranks.first))
+        return self.ranks.part(batch) if self.by == "images" else Share(slice(0, batch), batch, float(self.ranks.first))
 
-    def own(self, query: Query, images: Part) -> Query:
+    def own(self, query: Query, images: Share) -> Query:
         """The part of a query that this rank evaluates."""
         vectors = query.vectors[:, images.where] if query.per_image else query.vectors
         return replace(query, vectors=vectors[self._queries(query).where])
 
-    def _queries(self, query: Query) -> Part:
+    def _queries(self, query: Query) -> Share:
         count = len(query.vectors)
-        return self.ranks.part(count) if self.by == "queries" else Part(slice(0, count), count, 1.0)
+        return self.ranks.part(count) if self.by == "queries" else Share(slice(0, count), count, 1.0)
 
-    def gradient_of_all(self, gradient: Gradient, images: Part) -> Gradient:
+    def gradient_of_all(self, gradient: Gradient, images: Share) -> Gradient:
         """The gradient of first-order groups on the whole batch, from that on this rank's images."""
         if self.ranks.size == 1:
             return gradient
@@ -48,7 +48,7 @@ class Division:
         named = zip(gradient.values.items(), pieces, strict=True)
         return Gradient({name: piece.reshape(g.shape) for (name, g), piece in named}, loss, hits)
 
-    def estimate_of_all(self, estimate: Gradient, query: Query, images: Part) -> Gradient:
+    def estimate_of_all(self, estimate: Gradient, query: Query, images: Share) -> Gradient:
         """The estimate along all directions of a step, from that of this rank's part of them or of its images."""
         if self.ranks.size == 1:
             return estimate
@@ -63,7 +63,7 @@ class Division:
         return Gradient(weigh_directions(query.space, query.vectors, total), loss, hits, total)
 
     def _sum(
-        self, what: str, numbers: list[Tensor], part: Gradient, weight: float, images: Part
+        self, what: str, numbers: list[Tensor], part: Gradient, weight: float, images: Share
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """The sums over all ranks of these numbers, of the loss and of the hits, in one message."""
         flat = torch.cat(numbers) if numbers else part.loss.new_zeros(0)

@@ -17,7 +17,7 @@ from zofc.optim.graphs import Recorder
 from zofc.optim.objective import Gradient, Objective
 from zofc.optim.optimizers import GroupOptimizer
 from zofc.optim.sets import FirstOrderSet, ParameterSet, ZerothOrderSet
-from zofc.ranks import Part
+from zofc.ranks import Share
 from zofc.seeds import noise_key
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class Evaluation(NamedTuple):
 class BatchExecution:
     """The gradients and estimates of one step on its batch, of which `images` and `labels` are this rank's part."""
 
-    def __init__(self, execution: Execution, images: Tensor, labels: Tensor, step: int, part: Part) -> None:
+    def __init__(self, execution: Execution, images: Tensor, labels: Tensor, step: int, part: Share) -> None:
         self.execution, self.method, self.recorder = execution, execution.method, execution.recorder
         self.division, self.part = execution.division, part
         self.images, self.labels, self.step = images, labels.to(self.method.device), step

@@ -213,9 +213,7 @@ class Group(Strict):
     )
     epochs: Epochs = Field(10, description="of each task, `start` among them")
     start: StartEpoch = Field(0, description="epochs before the group begins to move")
-    steps: Positive | None = Field(
-        None, description="most steps of a task: with more images it has fewer epochs, in whole ones, at least one"
-    )
+    steps: Positive | None = Field(None, description="most steps of a task, which then has fewer, whole epochs")
     tasks: Positive | None = Field(None, description="tasks in which the group moves, all by default; then it is fixed")
     optimizer: Literal["sgd", "adam", "adamw", "sign"] = Field(
         "sgd", description="what makes a step of the (estimated) gradient; sign: SGD on its signs"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from zofc.report.drawing import COLOURS, Chart, Curve, Surface, wrap_title
+from zofc.report.drawing import COLOURS, INK, Chart, Curve, Surface, wrap_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ def pictures(panels: Sequence[Panel], title: str) -> Figure:
 
     figure = Figure(figsize=(6 * len(panels), 4.8), layout="constrained")
     figure.suptitle(title, parse_math=False)
-    for axes, panel in zip(figure.subplots(1, len(panels)), panels, strict=True):
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         if lines := draw_panel(axes, panel):
             axes.legend(handles=lines, frameon=False)
     return figure
@@ -105,6 +105,8 @@ def _draw_surface(axes: Axes, surface: Surface) -> None:
     levels = _levels([value for row in surface.values for value in row])
     filled = axes.contourf(surface.across, surface.up, surface.values, levels=levels, cmap="viridis_r")
     axes.contour(surface.across, surface.up, surface.values, levels=levels, colors="white", linewidths=0.4, alpha=0.7)
+    if surface.path:
+        axes.plot(*zip(*surface.path, strict=True), color=INK, marker=".", linewidth=1)
     box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.5}
     for name, (x, y) in surface.marks.items():
         axes.plot(x, y, "o", color=COLOURS[5], markeredgecolor="white", markersize=8)

@@ -108,6 +108,7 @@ class Surface:
     values: Sequence[Sequence[float]]  # (up, across)
     scale: str  # what the colours stand for
     marks: Mapping[str, tuple[float, float]]
+    path: Sequence[tuple[float, float]] = ()  # points that were passed one after another
 
 
 def wrap_title(title: str) -> list[str]:

@@ -11,6 +11,7 @@ from zofc.metrics import AccuracyMatrix
 from zofc.report.drawing import Axis, Chart, Curve, CurveStyle, HeatMap, Surface
 from zofc.report.labels import label_runs
 from zofc.runfolder import Run
+from zofc.runfolder.flatness import number_at
 from zofc.runfolder.run import TaskSeries
 from zofc.units import MIB, format_bytes
 
@@ -20,6 +21,11 @@ FLATNESS_AXES = {  # quantities of flatness: a heading, an axis
     "phi": ("Score Φ", "relative rise of the loss, Φ (per unit of ρ)"),
     "lambda_max": ("Largest eigenvalue of the Hessian", "largest eigenvalue (nats / parameter²)"),
     "trace": ("Trace of the Hessian", "trace (nats / parameter²)"),
+}
+PATH_AXES = {  # quantities along the steps of a run: their axes
+    "sharpness.loss": "mean loss (nats per image)",
+    "sharpness.score": FLATNESS_AXES["phi"][1],
+    "spectrum.largest": FLATNESS_AXES["lambda_max"][1],
 }
 
 
@@ -130,7 +136,48 @@ def loss_landscape(line: Mapping[str, Any], plane: Mapping[str, Any]) -> tuple[C
     )
     x = Axis(f"position α between the two states, in units of ‖Δθ‖ = {line['distance']:.3g}")
     ends = {line["start"]: 0.0, line["end"]: 1.0}
+    return Chart(x, Axis("mean loss (nats per image)"), curves, places=ends), loss_surface(plane)
+
+
+def loss_surface(plane: Mapping[str, Any]) -> Surface:
+    """A loss over a plane, with a path through it if there is one."""
     across, up = map(Axis, plane["axes"])
     scale = f"{plane['what']} (nats per image)"
-    surface = Surface(across, up, plane["x"], plane["y"], plane["loss"], scale, plane["marks"])
-    return Chart(x, Axis("mean loss (nats per image)"), curves, places=ends), surface
+    return Surface(across, up, plane["x"], plane["y"], plane["loss"], scale, plane["marks"], plane["path"])
+
+
+def flatness_along(points: Sequence[Mapping[str, Any]]) -> tuple[Chart, ...]:
+    """Loss, score Φ and largest eigenvalue over the steps of all tasks, of the task that is learned and of old ones;
+    a line ends with each task, as the loss is then another."""
+    starts, end = {}, 0
+    for point in points:
+        if point["task"] not in starts:
+            starts[point["task"]], end = end, end + point["steps"]
+    marks = {f"task {task}": float(start) for task, start in starts.items()}
+    steps = Axis("zeroth-order steps (number)")
+    kinds = {"task being learned": "new", "old tasks": "old"}
+    return tuple(
+        Chart(
+            steps,
+            Axis(label),
+            tuple(
+                _along(points, starts, f"{kind}.{key}", CurveStyle.of(number), name)
+                for number, (name, kind) in enumerate(kinds.items())
+            ),
+            places=marks,
+        )
+        for key, label in PATH_AXES.items()
+    )
+
+
+def _along(
+    points: Sequence[Mapping[str, Any]], starts: Mapping[int, int], key: str, style: CurveStyle, name: str
+) -> Curve:
+    x, y = [], list[float | None]()
+    for point in points:
+        if point["step"] == 0:
+            x.append(float(starts[point["task"]]))
+            y.append(None)
+        x.append(float(starts[point["task"]] + point["step"]))
+        y.append(number_at(point, key))
+    return Curve(name, tuple(x), tuple(y), style)

@@ -161,6 +161,38 @@ def flatness_tables(result: Json, verdicts: Mapping[str, str | None]) -> Iterato
             yield _smoothing(states[-1])
 
 
+def path_tables(result: Json) -> Iterator[RenderableType]:
+    """For each set of parameters: a row for each measured step of each task."""
+    settings = result["settings"]
+    yield from _notes(result["notices"])
+    where = (
+        f"{sum(result['images'].values())} {settings['split']} images, softmax over {settings['rows']} rows, float64"
+    )
+    headers = ("task", "step", "‖φ − φ₀‖", *(f"{name} {of}" for of in ("new", "old") for name in
+               ("L", f"Φ, ρ={settings['rho']:g},", "λ max", "trace H")))  # fmt: skip
+    for name, points in result["by_set"].items():
+        yield Text()
+        yield _heading(f"along the steps, over {name}", f"the task being learned (new) and those before it, {where}")
+        rows = (
+            (str(point["task"]), f"{point['step']:,}", f"{point['distance']:.3g}", *_shape(point["new"]),
+             *_shape(point["old"]))
+            for point in points
+        )  # fmt: skip
+        yield Grid(headers, tuple(rows))
+
+
+def _shape(shape: Json | None) -> tuple[str, ...]:
+    if shape is None:
+        return (NOT_MEASURED,) * 4
+    sharp, spectrum, trace = shape["sharpness"], shape["spectrum"], shape["trace"]
+    return (
+        f"{sharp['loss']:.4g}",
+        f"{sharp['score']:.3g}",
+        NOT_MEASURED if spectrum is None else _eigenvalue(spectrum),
+        NOT_MEASURED if trace is None else f"{trace['mean']:.3g}",
+    )
+
+
 def _states(states: Sequence[Json], rho: float) -> Grid:
     """A column after each task: scores and curvature."""
     headers = ("after", "L old", f"Φ, ρ={rho:g}", "random ℓ2 mean", "random ℓ2 max", "random ℓ∞ mean", "random ℓ∞ max",

@@ -33,7 +33,7 @@ from zofc.runfolder.progress import parse_state
 if TYPE_CHECKING:
     from zofc.recipe import Recipe
 
-Measurement = Literal["flatness", "curvature"]
+Measurement = Literal["flatness", "flatness-along", "curvature"]
 _T = TypeVar("_T")
 
 

@@ -18,7 +18,7 @@ from zofc.runfolder import Run
 from zofc.runfolder.names import LESSONS_FOLDER, LOCK_FILE, TAUGHT_FOLDER
 from zofc.teach.models import RunInfo
 from zofc.teach.problems import Refusal
-from zofc.teach.store import Store
+from zofc.teach.store import PictureStore
 
 
 def runs_beside(run: Path) -> list[RunInfo]:
@@ -34,7 +34,7 @@ def runs_beside(run: Path) -> list[RunInfo]:
     return found
 
 
-def run_zip(store: Store, pictures: bool) -> FileResponse:
+def run_zip(store: PictureStore, pictures: bool) -> FileResponse:
     """The run folder, without the models of earlier lessons; without pictures, what others may have of it."""
     with _workplace() as place:
         with zipfile.ZipFile(place / "run.zip", "w", zipfile.ZIP_STORED) as archive, store.unchanged():
@@ -51,7 +51,7 @@ def _is_exported(inside: Path, pictures: bool) -> bool:
     return inside.parts[0] != TAUGHT_FOLDER or (pictures and inside.parts[1] != LESSONS_FOLDER)
 
 
-def bundle_zip(store: Store, precision: str) -> FileResponse:
+def bundle_zip(store: PictureStore, precision: str) -> FileResponse:
     """The model as a bundle of ONNX graphs."""
     if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]:
         raise Refusal(f"a bundle needs {', '.join(missing)}", "Install the extra: pip install 'zofc[export]'")

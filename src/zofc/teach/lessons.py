@@ -21,7 +21,7 @@ from zofc.teach.plan import LessonPlan, plan_lesson
 from zofc.teach.problems import Busy, Missing, Refusal
 from zofc.teach.progress import Cancelled, LessonProgress
 from zofc.teach.state import Lesson, LessonKind, Taught, TaughtClass
-from zofc.teach.store import Store
+from zofc.teach.store import PictureStore
 
 log = logging.getLogger("zofc.teach")
 Edit = Callable[[Taught, int], None]  # what a lesson with a number changes beside the model
@@ -30,13 +30,13 @@ Edit = Callable[[Taught, int], None]  # what a lesson with a number changes besi
 class Teacher:
     """A run that is taught: what it has been given, and the model that answers."""
 
-    def __init__(self, store: Store, learner: Learner, device: str | None = None) -> None:
+    def __init__(self, store: PictureStore, learner: Learner, device: str | None = None) -> None:
         self.store, self.learner, self.device = store, learner, device
         self.progress: LessonProgress | None = None  # of the present lesson, or of the last one
         self._changing = Lock()  # held by whoever changes the model
 
     @classmethod
-    def open(cls, store: Store, device: str | None = None) -> Teacher:
+    def open(cls, store: PictureStore, device: str | None = None) -> Teacher:
         """The run in a store that is opened, with the model of its last finished lesson. A model that was changed by
         other means than teaching is taken up as it is."""
         found = Learner.load(store.run, device)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from zofc.runfolder.events import Event
 from zofc.training.events import StepStatus
 
-Phase = Literal["features", "adapter", "readout", "testing"]
+Stage = Literal["features", "adapter", "readout", "testing"]
 End = Literal["finished", "failed", "cancelled"]
 
 
@@ -23,7 +23,7 @@ class LessonProgress:
 
     number: int
     images: int  # that it learns from
-    phase: Phase = "features"
+    phase: Stage = "features"
     done: int = 0  # images, or steps of the adapter
     total: int | None = None
     loss: float | None = None
@@ -34,7 +34,7 @@ class LessonProgress:
     cancelled: bool = False
     _began: float = field(default_factory=time.monotonic)
 
-    def enter(self, phase: Phase, total: int | None) -> None:
+    def enter(self, phase: Stage, total: int | None) -> None:
         """Begin a phase of so many images or steps."""
         self.phase, self.done, self.total, self._began = phase, 0, total, time.monotonic()
         self._report()
@@ -56,9 +56,9 @@ class LessonProgress:
     # -- as a listener -----------------------------------------------------------------------------------------------
 
     def event(self, event: Event) -> None:
-        """Keep what the learner has to say."""
-        if event.get("event") == "notice":
-            self.notices.append(str(event.get("text", "")))
+        """Keep what the learner has to say, once."""
+        if event.get("event") == "notice" and (text := str(event.get("text", ""))) not in self.notices:
+            self.notices.append(text)
 
     def step(self, status: StepStatus) -> None:
         """Follow the steps of the adapter."""

@@ -28,7 +28,7 @@ from zofc.teach.state import Lesson, Picture, TaughtClass
 from zofc.teach.uploads import BODY, content, file_name, uploaded
 
 PREFIX = "/api/v1"
-PAGE = Path(str(files("zofc.teach") / "page"))
+PAGE_FILES = Path(str(files("zofc.teach") / "page"))
 PAGE_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 POLL = 0.1  # seconds between looks at a lesson
 HEARTBEAT = 15.0  # seconds after which a silent stream says that it lives
@@ -67,7 +67,7 @@ def make_app(teacher: Teacher, access: Access, warnings: list[str] | None = None
 
 def _page(name: str = "index.html") -> Response:
     """A file of the page, if its name is one of theirs."""
-    known = {file.name: file for file in PAGE.iterdir() if file.suffix in PAGE_TYPES}
+    known = {file.name: file for file in PAGE_FILES.iterdir() if file.suffix in PAGE_TYPES}
     if name not in known:
         raise Missing("there is no such file", "Open the address that zofc teach printed.")
     return FileResponse(known[name], media_type=PAGE_TYPES[known[name].suffix])
@@ -80,11 +80,12 @@ def _page(name: str = "index.html") -> Response:
 def status(request: Request, teacher: TheTeacher) -> models.Status:
     """The run that is taught, and what the server allows."""
     learner, running = teacher.learner, teacher.running
+    backbone = learner.model.backbone.name
     return models.Status(
         version=zofc.__version__,
         run=str(teacher.store.run),
         learner=learner.recipe.title or learner.recipe.name,
-        backbone=learner.model.backbone.name,
+        backbone=Path(backbone).name if Path(backbone).exists() else backbone,
         device=str(learner.model.device),
         classes=len(teacher.store.taught.present()),
         lesson=None if running is None else models.LessonStatus(**running.describe()),
@@ -262,7 +263,7 @@ def _event(kind: str, fields: object) -> str:
 
 
 @api.post("/predict", openapi_extra=BODY)
-async def predict(
+async def answer_pictures(
     request: Request,
     top: Annotated[int, Query(ge=1, le=100)] = 5,
     reject: Annotated[float, Query(gt=0, lt=1)] = 0.05,
@@ -274,7 +275,7 @@ async def predict(
 
 
 @api.post("/evaluate")
-def evaluate(teacher: TheTeacher) -> models.EvaluationInfo:
+def measure(teacher: TheTeacher) -> models.EvaluationInfo:
     """Accuracy on the pictures that are held back from learning."""
     result = teacher.evaluate(teacher.learner)
     return models.EvaluationInfo(
@@ -289,12 +290,12 @@ def evaluate(teacher: TheTeacher) -> models.EvaluationInfo:
 
 
 @api.get("/export/run", response_class=FileResponse)
-def export_run(teacher: TheTeacher, pictures: bool = True) -> FileResponse:
+def download_run(teacher: TheTeacher, pictures: bool = True) -> FileResponse:
     """The run folder as a ZIP file, with or without the pictures."""
     return run_zip(teacher.store, pictures)
 
 
 @api.get("/export/bundle", response_class=FileResponse)
-def export_bundle(teacher: TheTeacher, precision: str = "fp32") -> FileResponse:
+def download_bundle(teacher: TheTeacher, precision: str = "fp32") -> FileResponse:
     """The model as a bundle of ONNX graphs, in a ZIP file."""
     return bundle_zip(teacher.store, precision)

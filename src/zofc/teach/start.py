@@ -25,7 +25,7 @@ from zofc.runfolder.run import Run
 from zofc.teach.lessons import Teacher
 from zofc.teach.security import Access, is_everywhere, is_local
 from zofc.teach.server import make_app
-from zofc.teach.store import Store
+from zofc.teach.store import PictureStore
 
 FIRST_RUN = Path("runs/taught")
 FIRST_PORT = 8321
@@ -85,7 +85,7 @@ def _begin_run(path: Path, overrides: Sequence[str]) -> Sequence[str]:
 
 def serve(run: Path, options: Options, say: Say) -> None:
     """Teach a run until the user stops the server."""
-    store = Store(run)
+    store = PictureStore(run)
     with store.opened(), _listening(options) as listener:
         teacher = Teacher.open(store, options.device)
         warnings = [CHARACTERS_ONLY] if teacher.learner.model.backbone.name == EMBEDDED else []

@@ -32,7 +32,7 @@ GivenFile = tuple[str, Callable[[], bytes]]  # what a user calls it, and what re
 DECODED_AT_ONCE = 2  # uploads
 
 
-class Store:
+class PictureStore:
     """What was taught to the run in a folder. `taught` is read by any thread and changed within `change`."""
 
     def __init__(self, run: Path) -> None:
@@ -97,7 +97,7 @@ class Store:
             try:
                 with self._decoding:
                     data = read()
-                    picture = Picture(id=digest(data), suffix=check_picture(data, name), owner=owner)
+                    picture = Picture(id=content_id(data), suffix=check_picture(data, name), owner=owner)
                     write_atomic(self.path(picture), data)
                 checked.append((name, picture))
             except DataError as error:
@@ -190,7 +190,7 @@ class Store:
         return numbers
 
 
-def digest(data: bytes) -> str:
+def content_id(data: bytes) -> str:
     """The id of a picture."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 

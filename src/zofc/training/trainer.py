@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from zofc.data.loading import Loader
 from zofc.data.source import ImageSet
+from zofc.data.stream import Task
 from zofc.errors import BudgetError, Interrupted, RunError, ZofcError, continue_command
 from zofc.metrics import AccuracyMatrix, summary
 from zofc.ranks import Ranks
@@ -377,9 +378,13 @@ class Trainer:
             method=self.recipe.method.name,
             groups=list(model.method.group_names),
             tasks=len(stream.tasks),
-            epochs=[model.method.planned_epochs(task.index, len(stream.train_set(task))) for task in stream.tasks],
+            epochs=[model.method.planned_epochs(task.index, self._images_of(stream, task)) for task in stream.tasks],
             classes=len(stream.classes),
             device=str(model.device),
             parameters=model.backbone.parameters,
             position=self.progress.position,
         )
+
+    def _images_of(self, stream: AnyStream, task: Task) -> int:
+        """The training images of a task; none of one that was learned in an earlier run, whose images may be gone."""
+        return len(stream.train_set(task)) if task.index >= self.progress.inherited else 0

@@ -116,12 +116,10 @@ function draw() {
   for (const [id, { element }] of cards) {
     if (!ids.has(id)) { element.remove(); cards.delete(id); }
   }
-  for (const one of state.classes) {
+  for (const [place, one] of state.classes.entries()) {
     const card = cards.get(one.id) ?? newCard(one.id);
-    if (!cards.has(one.id)) {
-      cards.set(one.id, card);
-      list.insertBefore(card.element, byId("new-class"));
-    }
+    cards.set(one.id, card);
+    if (list.children[place] !== card.element) list.insertBefore(card.element, list.children[place]); // a class that came back by undo
     card.update(one);
   }
 }

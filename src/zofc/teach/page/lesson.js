@@ -55,8 +55,17 @@ function show({ phase, step, steps, loss, accuracy, seconds_left: left }) {
   const bar = byId("lesson-bar");
   if (step !== null && steps) { bar.max = steps; bar.value = step; } else bar.removeAttribute("value");
   say(byId("lesson-loss"), loss === null ? "–" : loss.toFixed(3));
+  say(byId("lesson-measure"), phase === "testing" ? "Held-back pictures right" : "Pictures right so far");
   say(byId("lesson-accuracy"), percent(accuracy));
   say(byId("lesson-left"), left === null ? "–" : `about ${duration(left)}`);
+}
+
+/** What a lesson did to the classes known before it, in a sentence. @param {import("./api.js").Lesson} lesson */
+function forgotten({ accuracy_before: before, accuracy_after: after }) {
+  const known = state.classes.filter(({ id }) => (before[id] ?? null) !== null && (after[id] ?? null) !== null);
+  const lost = known.filter(({ id }) => Math.round(Number(after[id])) < Math.round(Number(before[id]))).map(({ name }) => name);
+  if (!known.length) return "Try it with other pictures.";
+  return lost.length ? `It knows less of ${list(lost)} than before.` : "Nothing was forgotten.";
 }
 
 /** @type {EventSource | null} */
@@ -72,7 +81,7 @@ function listen() {
     if (kind !== "progress") refresh().catch(report);
   });
   on("progress", show);
-  on("finished", lesson => tell(`Lesson ${lesson.number} is learned.`));
+  on("finished", lesson => tell(`Lesson ${lesson.number} is learned.`, { remedy: forgotten(lesson) }));
   on("failed", problem => tell(problem.detail ?? "The lesson failed.", { kind: "error", remedy: problem.remedy ?? "The model is as it was before it." }));
   on("cancelled", () => tell("Cancelled. The model is as it was before the lesson."));
   source.onerror = () => { end(); setTimeout(() => refresh().catch(report), 500); };

@@ -73,7 +73,8 @@ function draw() {
   } else if (state.connected) offline.replaceChildren();
   byId("export").hidden = !state.classes.some(one => one.learned);
   if (!status) return;
-  say(byId("about"), `${status.run} · ${status.learner} · ${status.backbone} · ${status.device}`);
+  say(byId("about"), `${status.run.split(/[\\/]/).pop()} · ${status.learner} · ${status.backbone} · ${status.device}`);
+  byId("about").title = status.run;
   const warnings = byId("warnings");
   warnings.hidden = !status.warnings.length;
   if (warnings.textContent !== status.warnings.join("")) warnings.replaceChildren(...status.warnings.map(text => make("li", {}, text)));

@@ -52,13 +52,15 @@ const VERBS = { lesson: "learned", forget: "forgot", rename: "renamed", found: "
 
 /** @param {Lesson[]} lessons */
 function historyList(lessons) {
-  return make("ol", { class: "history", reversed: true, tabIndex: 0, "aria-label": "Lessons, the last first" }, ...[...lessons].reverse().map(({ number, kind, classes, images, seconds, finished, undone, notices }) => {
+  return make("ol", { class: "history", reversed: true, tabIndex: 0, "aria-label": "Lessons, the last first" }, ...[...lessons].reverse().map(({ number, kind, classes, images, seconds, finished, undone, notices: all }) => {
+    const notices = [...new Set(all)];
     const when = new Date(finished).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
     const facts = kind === "lesson" ? `, ${count(images, "picture")} in ${duration(seconds)}` : "";
     return make("li", { value: number, class: undone ? "undone" : "" },
       make("span", {}, `${VERBS[kind] ?? kind} ${list(classes)}${facts}`),
       make("small", { class: "soft" }, ` ${when}${undone ? " · undone" : ""}`),
-      ...notices.map(text => make("p", { class: "soft" }, text)));
+      notices.length > 0 && make("details", { class: "soft" }, make("summary", {}, count(notices.length, "note")),
+        ...notices.map(text => make("p", {}, text))));
   }));
 }
 
@@ -93,7 +95,7 @@ function draw() {
     make("div", { class: "tables" },
       last ? make("div", { class: "wide", tabIndex: 0, role: "region", "aria-label": "The last lesson" }, lastTable(last)) : "",
       lessons.length ? make("div", { class: "wide", tabIndex: 0, role: "region", "aria-label": "All lessons" }, heatMap(lessons)) : "",
-      make("div", { class: "past" }, make("h3", {}, "Lessons"), historyList(state.lessons), undoButton(running))));
+      make("div", { class: "past" }, make("div", { class: "row spread" }, make("h3", {}, "Lessons"), undoButton(running)), historyList(state.lessons))));
 }
 
 export function startMemory() {

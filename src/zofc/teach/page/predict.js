@@ -3,7 +3,7 @@
 import { api, Problem } from "./api.js";
 import { openCamera, takePicture } from "./camera.js";
 import { byId, make, percent, say, tell } from "./dom.js";
-import { batches, chosen } from "./files.js";
+import { batches, chosen, upload } from "./files.js";
 import { follow, report, state } from "./state.js";
 
 /** @typedef {import("./api.js").Answer} Answer */
@@ -52,12 +52,27 @@ export async function ask(files) {
 function add(file, answer) {
   const url = URL.createObjectURL(file);
   const list = byId("answers");
-  list.prepend(make("li", {}, make("img", { src: url, alt: file.name }), bars(answer)));
+  list.prepend(make("li", {}, make("img", { src: url, alt: file.name }), make("div", {}, bars(answer), !answer.error && correction(file))));
   for (const old of [...list.children].slice(KEPT)) {
     URL.revokeObjectURL(old.querySelector("img").src);
     old.remove();
   }
 }
+
+/** A wrong answer becomes a picture of the right class. @param {File} file */
+function correction(file) {
+  const choice = make("select", { class: "correct", "aria-label": `Right class of ${file.name}` }, ...choices());
+  choice.addEventListener("change", async () => {
+    const one = state.classes.find(({ id }) => id === choice.value);
+    if (!one) return;
+    choice.disabled = true; // a picture is of one class
+    await upload([{ id: one.id, files: [file] }]);
+    tell(`Added to ${one.name}.`, { remedy: "Teach again to learn from it." });
+  });
+  return choice;
+}
+
+const choices = () => [make("option", { value: "" }, "Wrong? Add it to…"), ...state.classes.map(({ id, name }) => make("option", { value: id }, name))];
 
 /** @type {(() => void) | null} */
 let closeLive = null;
@@ -95,7 +110,14 @@ async function live() {
   }
 }
 
+let offered = ""; // the classes in the lists of corrections
+
 function draw() {
+  const now = JSON.stringify(state.classes.map(({ id, name }) => [id, name]));
+  if (now !== offered) {
+    offered = now;
+    for (const choice of /** @type {NodeListOf<HTMLSelectElement>} */ (document.querySelectorAll(".correct:enabled"))) choice.replaceChildren(...choices());
+  }
   const ready = state.classes.some(one => one.learned);
   byId("try-tools").hidden = !ready;
   byId("try-why").hidden = ready;
