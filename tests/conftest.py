@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from timm.models.vision_transformer import VisionTransformer
 
 from zofc import cli
+from zofc.cli import application
 from zofc.methods import complete_recipe, method_class
 from zofc.model.backbone import Backbone, load_backbone
 from zofc.recipe import BackboneSettings, Group, Recipe, load_recipe
@@ -183,7 +184,8 @@ def zofc(
 ) -> Callable[..., tuple[int, str]]:
     """Call the command in an empty folder; returns its exit code and all it printed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
+    for console in (application.out, application.err):
+        monkeypatch.setattr(console, "width", 200)  # the environment may have fixed another when it was made
 
     def call(*words: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["zofc", *words])
