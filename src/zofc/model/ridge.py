@@ -244,7 +244,7 @@ class RidgeHead(Resizable):
     def _leave_out(self, factor: Tensor, features: Tensor, labels: Tensor) -> None:
         """Score some of the images, each left out: with h = φᵀ (G + λI)⁻¹ φ, its error is 1 / (1 − h) times larger."""
         labels, parts = labels.to(self.weights.device), []
-        for some, named in zip(features.split(ROWS), labels.split(ROWS), strict=True):
+        for some, named in zip(torch.split(features, ROWS), torch.split(labels, ROWS), strict=True):
             phi = self.regress_from(some)
             leverage = (phi * torch.cholesky_solve(phi.mT, factor).mT).sum(-1, keepdim=True).clamp_max(1 - 1e-9)
             targets = nn.functional.one_hot(named, self.weights.shape[1]).to(phi)

@@ -35,8 +35,8 @@ LEAST_SHRINKAGE = 0.3
 PRIOR_IMAGES = 10  # as many images of the average class weigh in with those of a class
 MOST_KNOWN = 5000
 REMEMBERED_IMAGES = 50  # earlier images weigh at most as much as so many of this task
-ROWS = 4096  # images at once
-Images = tuple[Tensor, Tensor]  # features (n, width), labels (n,)
+AT_ONCE = 4096  # images
+Labelled = tuple[Tensor, Tensor]  # features (n, width), labels (n,)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,8 @@ class Typicality:
         ridge = share * self.scatter.diagonal().mean().clamp_min(1e-12)
         unit = torch.eye(width, dtype=self.scatter.dtype)
         factor = torch.linalg.cholesky_ex(self.scatter + ridge * unit).L
-        return torch.linalg.solve_triangular(factor, unit, upper=False).mT
+        inverse: Tensor = torch.linalg.solve_triangular(factor, unit, upper=False)
+        return inverse.mT
 
     @cached_property
     def _white_means(self) -> Tensor:
@@ -131,7 +132,7 @@ class Typicality:
 
 
 def learn_typicality(
-    scores: Tensor, labels: Tensor, features: Tensor, before: Typicality | None, every: Images | None = None
+    scores: Tensor, labels: Tensor, features: Tensor, before: Typicality | None, every: Labelled | None = None
 ) -> Typicality:
     """The statistics with images of a task included, by scores (n, classes) as if they had not been learned. `every`:
     more images than were scored, these among them, that means and distances are of."""
@@ -146,7 +147,7 @@ def learn_typicality(
     return replace(merged, known=_remember(merged.known, merged._pairs(scores, distances)))
 
 
-def _moments(images: Images, classes: int) -> Typicality:
+def _moments(images: Labelled, classes: int) -> Typicality:
     """Means, counts and scatter of images; the rest is to be found."""
     features, labels = images
     counts = labels.cpu().bincount(minlength=classes).double()
@@ -162,7 +163,7 @@ def _moments(images: Images, classes: int) -> Typicality:
     return Typicality(means, counts, scatter, torch.ones_like(counts), one, torch.zeros(0, 2).double(), one)
 
 
-def _scale(merged: Typicality, images: Images) -> tuple[Typicality, Tensor]:
+def _scale(merged: Typicality, images: Labelled) -> tuple[Typicality, Tensor]:
     """The statistics with the mean distances of these images, and how many of each class they are of (classes,): one
     image of a class has no distance from the others."""
     sums, counts = torch.zeros_like(merged.counts), torch.zeros_like(merged.counts)
@@ -177,9 +178,9 @@ def _scale(merged: Typicality, images: Images) -> tuple[Typicality, Tensor]:
     return replace(merged, usual=torch.where(counts > 0, usual, merged.usual), level=level), counts
 
 
-def _parts(images: Images) -> Iterator[Images]:
+def _parts(images: Labelled) -> Iterator[Labelled]:
     """Some of the images at a time, on the CPU, in float64."""
-    for features, labels in zip(*(part.split(ROWS) for part in images), strict=True):
+    for features, labels in zip(*(torch.split(part, AT_ONCE) for part in images), strict=True):
         yield _in_double(features), labels.cpu()
 
 
