@@ -20,7 +20,7 @@ from zofc.model.ridge import CalibrationSample, RidgeHead, draw_projection
 from zofc.recipe import Recipe
 from zofc.training.calibration import best_scale, calibrate, calibration_error, fit_calibration
 from zofc.training.runs import start_run, train
-from zofc.training.typicality import learn_typicality
+from zofc.training.typicality import Typicality, learn_typicality
 
 Make = Callable[..., Recipe]
 
@@ -160,8 +160,43 @@ def test_a_distance_leaves_the_image_out() -> None:
     learned = learn_typicality(F.one_hot(labels, 3).double(), labels, features, None)
     rest = torch.arange(120) != 7
     without = learn_typicality(F.one_hot(labels, 3).double()[rest], labels[rest], features[rest], None)
-    expected = without.distances(features[7:8], labels[7:8])
+    expected = without.distances(features[7:8]).amin()
     assert float(learned.known[7, 1]) == pytest.approx(float(expected), rel=0.05)
+
+
+def test_an_image_near_any_class_is_known_even_where_another_is_answered() -> None:
+    features, labels = clusters(3, 40)
+    learned = learn_typicality(F.one_hot(labels, 3).double(), labels, features, None)
+    of_first = learned.means[:1]
+    answers = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=torch.float64)
+    right, wrong = learned.confidence(answers, of_first.expand(2, -1))
+    assert float(right) == pytest.approx(float(wrong))
+    far = learned.confidence(answers[:1], of_first + 100)
+    assert float(far) < float(wrong)
+
+
+def test_statistics_of_before_compare_with_the_class_that_is_answered() -> None:
+    features, labels = clusters(3, 40)
+    learned = learn_typicality(F.one_hot(labels, 3).double(), labels, features, None)
+    saved = {name: value for name, value in learned.state().items() if name != "nearest"}
+    assert Typicality.problem(saved, 3) is None
+    old = Typicality(**saved)
+    answers = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=torch.float64)
+    right, wrong = old.confidence(answers, old.means[:1].expand(2, -1))
+    assert float(wrong) < float(right)
+    more, others = clusters(3, 40, seed=5)
+    assert not learn_typicality(F.one_hot(others, 3).double(), others, more, old).nearest
+
+
+def test_statistics_may_be_of_more_images_than_were_scored() -> None:
+    features, labels = clusters(3, 40)
+    some = torch.arange(120) % 4 == 0
+    scores = F.one_hot(labels, 3).double()
+    learned = learn_typicality(scores[some], labels[some], features[some], None, (features, labels))
+    whole = learn_typicality(scores, labels, features, None)
+    for name in ("means", "counts", "scatter", "usual", "level"):
+        torch.testing.assert_close(getattr(learned, name), getattr(whole, name))
+    torch.testing.assert_close(learned.known, whole.known[some])
 
 
 def test_images_of_classes_with_one_image_tell_nothing() -> None:

@@ -14,11 +14,12 @@ from typing import ClassVar
 import numpy as np
 
 from zofc_device.directions import Array
-from zofc_device.ridge import HELD_OUT, MOST_LEFT_OUT, LeftOut, Ridge, RidgeSettings, best_strength, scores_alone
+from zofc_device.ridge import HELD_OUT, LeftOut, Ridge, RidgeSettings, best_strength, scores_alone
 
 MOST_ALONE = 512  # images up to which λ is chosen by leaving each out alone
 MOST_HELD = 4096  # images that λ is chosen on beyond that
-LEAST_LEFT_OUT = 10  # images of each class that are scored as if they had not been learned, if there are so many
+MOST_SCORED = 4096  # images that are scored as if they had not been learned
+LEAST_LEFT_OUT = 10  # or so many of each class, if there are
 MOST_SUMMED = 2048  # images up to which sums are computed anew, in the order of the hashes
 
 
@@ -101,7 +102,7 @@ class ImageRidge(Ridge):
     def _some_of_each(self) -> Array:
         """Images of every class, those with the smallest hashes."""
         classes = self.sums.shape[1]
-        most = max(MOST_LEFT_OUT // max(classes, 1), LEAST_LEFT_OUT)
+        most = max(MOST_SCORED // max(classes, 1), LEAST_LEFT_OUT)
         by_class = np.argsort(self.labels, kind="stable")
         starts = np.concatenate([[0], np.bincount(self.labels, minlength=classes).cumsum()[:-1]])
         return np.asarray(by_class[np.arange(len(by_class)) - starts[self.labels[by_class]] < most])

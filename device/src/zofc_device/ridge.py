@@ -205,9 +205,13 @@ class Ridge:
         1 / (1 − h) times larger."""
         factor = factorize_surely(self.gram, float(self.strength))
         self.weights = solve(factor, self.sums)
-        phi, truth = self.regressors(features), self.truth(labels)
-        leverage = np.minimum((phi * solve(factor, phi.T).T).sum(-1, keepdims=True), 1 - 1e-9)
-        self.left_out = Sample(truth - (truth - phi @ self.weights) / (1 - leverage), labels)
+        scores = self.truth(labels)
+        for start in range(0, len(labels), MOST_ROWS):
+            some = slice(start, start + MOST_ROWS)
+            phi, truth = self.regressors(features[some]), scores[some].copy()
+            leverage = np.minimum((phi * solve(factor, phi.T).T).sum(-1, keepdims=True), 1 - 1e-9)
+            scores[some] = truth - (truth - phi @ self.weights) / (1 - leverage)
+        self.left_out = Sample(scores, labels)
 
     def solve_by_images(self, known: int = 0, held: Array | None = None) -> Array:
         """The solution from the kept images, and the scores of those after the first `known`, each left out alone. λ is

@@ -19,7 +19,6 @@ from torch import Tensor
 from zofc.errors import DataError, RunError
 from zofc.model.ridge import (
     HELD_OUT,
-    MOST_LEFT_OUT,
     CalibrationSample,
     LeftOut,
     RidgeHead,
@@ -30,7 +29,8 @@ from zofc.model.ridge import (
 
 MOST_ALONE = 512  # images up to which λ is chosen by leaving each out alone
 MOST_HELD = 4096  # images that λ is chosen on beyond that
-LEAST_LEFT_OUT = 10  # images of each class that are scored as if they had not been learned, if there are so many
+MOST_SCORED = 4096  # images that are scored as if they had not been learned
+LEAST_LEFT_OUT = 10  # or so many of each class, if there are
 MOST_SUMMED = 2048  # images up to which sums are computed anew, in the order of the hashes
 
 
@@ -142,11 +142,13 @@ class ImageRidge(RidgeHead):
         self.weights.copy_(torch.cholesky_solve(self.sums, factor))
         some = self._some_of_each()
         self._leave_out(factor, self.features[some], self.labels[some])
+        assert self.left_out is not None
+        self.left_out = self.left_out._replace(every=(self.features, self.labels))
         return self.held
 
     def _some_of_each(self) -> Tensor:
         """Images of every class, those with the smallest hashes."""
-        most = max(MOST_LEFT_OUT // max(self.sums.shape[1], 1), LEAST_LEFT_OUT)
+        most = max(MOST_SCORED // max(self.sums.shape[1], 1), LEAST_LEFT_OUT)
         by_class = torch.argsort(self.labels, stable=True)
         starts = self.labels.bincount(minlength=self.sums.shape[1]).cumsum(0).roll(1)
         starts[0] = 0

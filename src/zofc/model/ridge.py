@@ -93,6 +93,7 @@ class CalibrationSample(NamedTuple):
     scores: Tensor
     labels: Tensor
     features: Tensor
+    every: tuple[Tensor, Tensor] | None = None  # features and labels of more images than were scored, these among them
 
 
 def best_strength(gram: Tensor, sums: Tensor, phi: Tensor, labels: Tensor) -> tuple[float, Tensor]:
@@ -242,11 +243,13 @@ class RidgeHead(Resizable):
 
     def _leave_out(self, factor: Tensor, features: Tensor, labels: Tensor) -> None:
         """Score some of the images, each left out: with h = φᵀ (G + λI)⁻¹ φ, its error is 1 / (1 − h) times larger."""
-        phi, labels = self.regress_from(features), labels.to(self.weights.device)
-        leverage = (phi * torch.cholesky_solve(phi.mT, factor).mT).sum(-1, keepdim=True).clamp_max(1 - 1e-9)
-        targets = nn.functional.one_hot(labels, self.weights.shape[1]).to(phi)
-        scores = targets - (targets - phi @ self.weights) / (1 - leverage)
-        self.left_out = CalibrationSample(scores, labels, features)
+        labels, parts = labels.to(self.weights.device), []
+        for some, named in zip(torch.split(features, ROWS), torch.split(labels, ROWS), strict=True):
+            phi = self.regress_from(some)
+            leverage = (phi * torch.cholesky_solve(phi.mT, factor).mT).sum(-1, keepdim=True).clamp_max(1 - 1e-9)
+            targets = nn.functional.one_hot(named, self.weights.shape[1]).to(phi)
+            parts.append(targets - (targets - phi @ self.weights) / (1 - leverage))
+        self.left_out = CalibrationSample(torch.cat(parts), labels, features)
 
     def _solve_by_images(self, known: int = 0) -> Tensor:
         """The solution, λ chosen with the images after the first `known`, and the scores of those left out alone."""

@@ -54,7 +54,7 @@ def calibrate(
     """
     labels = sample.labels.cpu()
     several = torch.maximum(counts, labels.bincount(minlength=len(counts)))[labels] > 1
-    scores, labels, features = (part.cpu()[several] for part in sample)
+    scores, labels, features = (part.cpu()[several] for part in sample[:3])
     if not len(labels):
         return before
     if bool((labels < task.start).any()):
@@ -63,7 +63,8 @@ def calibrate(
     fitted = fit_calibration(scores, labels, calibration)
     if before is not None and typicality is None:
         return fitted, None
-    return fitted, learn_typicality(scores, labels, features, typicality)
+    every = sample.every or (sample.features, sample.labels)
+    return fitted, learn_typicality(scores, labels, features, typicality, every)
 
 
 def fit_calibration(scores: Tensor, labels: Tensor, before: Calibration | None = None) -> Calibration:
