@@ -19,6 +19,7 @@ from PIL import Image
 from rich.console import Console
 
 from zofc import cli
+from zofc.cli import application
 from zofc.learner import Learner
 from zofc.recipe import Recipe, dump_recipe, load_recipe
 from zofc.report import write_report
@@ -408,7 +409,7 @@ def test_list_shows_what_there_is(zofc: Run, what: str, names: list[str]) -> Non
 
 
 def test_settings_are_listed_with_values_default_and_meaning(zofc: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(application.out, "width", 80)
     code, said = zofc("list", "settings")
     assert code == 0 and "optimize.<group>.lr  number ≥ 0, ≤ 1e+38; default 0.01\n    learning rate" in said
     assert max(map(len, said.splitlines())) <= 80

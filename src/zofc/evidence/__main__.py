@@ -184,6 +184,38 @@ def run_estimators(
     show(estimators_table(collect(cells, runs, out, about, get_place(on, workers))))
 
 
+@commands.command("smoothing")
+def run_smoothing(
+    out: Out = Path("results/smoothing.json"),
+    seeds: Seeds = "1993,1994,1995",
+    runs: Runs = Path("runs/smoothing"),
+    workers: Workers = None,
+    on: On = "local",
+) -> None:
+    """Measure what the length of the finite difference smooths, on glyphs."""
+    from zofc.evidence.glyph_studies import smoothing_cells, smoothing_table
+    from zofc.studies.grid import collect
+    from zofc.studies.places import get_place
+
+    cells = smoothing_cells(_numbers(seeds, "--seeds", int))
+    show(smoothing_table(collect(cells, runs, out, {}, get_place(on, workers))))
+
+
+@commands.command("optimizers")
+def compare_optimizers(
+    out: Out = Path("results/optimizers.json"),
+    seeds: Seeds = "1993,1994,1995",
+    runs: Runs = Path("runs/optimizers"),
+    workers: Workers = None,
+    on: On = "local",
+) -> None:
+    """Compare optimizers of ZO-FC's adapter on glyphs, each at its own searched rate."""
+    from zofc.evidence.glyph_studies import run_optimizers
+    from zofc.studies.places import get_place
+
+    show(run_optimizers(_numbers(seeds, "--seeds", int), runs, out, get_place(on, workers)))
+
+
 def _write(texts: dict[Path, str], check: bool) -> None:
     """Write the documents that differ; with `check` only name them, and end with status 1 if there are any."""
     differing = [path for path, text in texts.items() if not path.is_file() or path.read_text("utf-8") != text]
