@@ -22,6 +22,7 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/advice/features.py",
     "src/zofc/advice/recommend.py",
     "src/zofc/analysis/group_examination.py",
+    "src/zofc/analysis/lesson_replay.py",
     "src/zofc/analysis/replay.py",
     "src/zofc/analysis/task_path.py",
     "src/zofc/cli/cache.py",
