@@ -47,7 +47,8 @@ EXTENDING = (ROOT / "docs" / "guides" / "extending.md").read_text("utf-8")
 
 def blocks(text: str, language: str) -> list[str]:
     """The fenced blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    names = "(?:sh|bash)" if language == "sh" else language
+    return re.findall(rf"^```{names}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def imported(path: Path, name: str) -> ModuleType:
