@@ -1,4 +1,4 @@
-"""What a journal costs: bytes of real runs of the embedded backbone, and how fast steps of ViT-B's adapter are replayed.
+"""What a journal costs: bytes of runs of the embedded backbone, and how fast steps of ViT-B's adapter are replayed.
 
     python benchmarks/journal.py --out results/journal.json
 
