@@ -52,6 +52,7 @@ SETTINGS = (
     f"data.per_class={PER_CLASS}", "data.test_per_class=2", "training.device=cpu", "training.threads=1",
     "training.loading=device", "training.check_adapter=false", "training.calibrate=false",
 )  # fmt: skip
+PURPOSES = ("coefficients", "gradient", "loss and hits", "stop requests")  # of what travels in every step
 Measures = dict[str, Any]
 
 
@@ -81,7 +82,7 @@ def train_kind(words: list[str], folder: Path, ranks: Ranks) -> Measures:
     timed = [event for event in run.events if event["event"] == "epoch"][1:]
     steps = run.metrics["steps"]
     return {
-        "bytes": {what: ranks.sent[what] // steps for what in ("coefficients", "gradient", "loss and hits")},
+        "bytes": {what: ranks.sent[what] / steps for what in PURPOSES},
         "seconds": median(event["seconds"] / event["steps"] for event in timed),
         "width": load_backbone(recipe.backbone).width,
     }
@@ -129,7 +130,7 @@ def make_rows(rounds: list[dict[int, Measures]], cores: int) -> list[dict[str, A
             ratios = [processes * one / several for one, several in times]
             rows.append({
                 "name": name, "what": kind.title, "processes": processes, "bytes": found["bytes"],
-                "bytes_of_model": kind.summed_bytes(backbone) + processes * kind.gathered_bytes(),
+                "bytes_of_model": kind.step_bytes(backbone, processes),
                 "width": found["width"], "images": IMAGES * processes, "step_ms": 1e3 * median(t for _, t in times),
                 "speed_up": median(ratios), "speed_up_rounds": ratios, "speed_up_of_model": expected,
             })  # fmt: skip

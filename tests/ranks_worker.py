@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from zofc.errors import ZofcError
 from zofc.optim.placement import Placement
@@ -15,6 +16,7 @@ from zofc.ranks import Ranks, join_ranks
 from zofc.recipe import load_recipe
 from zofc.runfolder import Run
 from zofc.runfolder.identity import folder_for
+from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import check_recipe
 from zofc.training.runs import start_run, train
 
@@ -30,6 +32,29 @@ def shift_after(step: int) -> None:
         return report
 
     Placement.step = wrong  # type: ignore[method-assign,assignment]
+
+
+def count_answers() -> dict[str, int]:
+    """How many test images this process evaluates from here on."""
+    counts, guesses = {"images": 0}, IncrementalModel.guesses
+
+    def counted(self: IncrementalModel, *given: Any, **named: Any) -> Any:
+        def wrap(work: Any) -> Any:
+            def answer(images: Any) -> Any:
+                counts["images"] += len(images)
+                return work(images)
+
+            return answer
+
+        embed, scores = self.embed, self.scores
+        self.embed, self.scores = wrap(embed), wrap(scores)  # type: ignore[method-assign]
+        try:
+            return guesses(self, *given, **named)
+        finally:
+            del self.embed, self.scores
+
+    IncrementalModel.guesses = counted  # type: ignore[method-assign]
+    return counts
 
 
 def run_case(name: str, words: list[str], output: Path, ranks: Ranks) -> dict[str, object]:
@@ -49,8 +74,14 @@ def run_case(name: str, words: list[str], output: Path, ranks: Ranks) -> dict[st
 def main() -> None:
     """All cases in turn."""
     cases, output = json.loads(Path(sys.argv[1]).read_text("utf-8")), Path(sys.argv[2])
+    counts, answered = count_answers(), {}
     with join_ranks() as ranks:
-        results = {name: run_case(name, words, output, ranks) for name, words in cases.items()}
+        results = {}
+        for name, words in cases.items():
+            counts["images"] = 0
+            results[name] = run_case(name, words, output, ranks)
+            answered[name] = counts["images"]
+        (output / f"answered.{ranks.rank}.json").write_text(json.dumps(answered), "utf-8")
         if ranks.first:
             (output / "results.json").write_text(json.dumps(results), "utf-8")
 

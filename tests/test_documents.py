@@ -47,7 +47,8 @@ EXTENDING = (ROOT / "docs" / "guides" / "extending.md").read_text("utf-8")
 
 def blocks(text: str, language: str) -> list[str]:
     """The fenced blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    names = "(?:sh|bash)" if language == "sh" else language
+    return re.findall(rf"^```{names}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
 def imported(path: Path, name: str) -> ModuleType:
@@ -93,11 +94,11 @@ def test_the_citation_names_this_version_and_the_paper() -> None:
 
 
 def commands(program: str) -> list[str]:
-    """Every command line of one program, without comments."""
+    """Every command line of one program, without comments; not those of scripts, which have variables."""
     lines = [line for document in DOCUMENTS for block in blocks(document.read_text("utf-8"), "sh")
-             for line in block.splitlines()]  # fmt: skip
-    words = [shlex.split(line, comments=True) for line in lines]
-    return list(dict.fromkeys(shlex.join(line) for line in words if line[:1] == [program]))
+             for line in block.replace("\\\n", " ").splitlines()]  # fmt: skip
+    words = [shlex.split(line, comments=True) for line in lines if line.startswith(f"{program} ") and "$" not in line]
+    return list(dict.fromkeys(map(shlex.join, words)))
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/advice/features.py",
     "src/zofc/advice/recommend.py",
     "src/zofc/analysis/group_examination.py",
+    "src/zofc/analysis/lesson_replay.py",
     "src/zofc/analysis/replay.py",
     "src/zofc/analysis/task_path.py",
     "src/zofc/cli/cache.py",
@@ -124,9 +125,9 @@ GROWN = {  # lines that features since version 0.1 added to older files
     "files that cannot be used, named together": 53,  # data, runfolder
     "labels that tell runs apart, a small report page, time that is left": 89,  # report
     "directions drawn ahead, kernels of value and tangents, shapes that an export leaves open": 73,  # optim
-    "grids, searched rates, photographs, kinds of tries, tables of devices and machines": 140,  # evidence
+    "grids, searched rates, photographs, kinds of tries, tables of devices and machines": 146,  # evidence
     "bundles that cannot be used": 4,  # errors
-    "one run in several processes, double precision": 208,  # training, optim, data, cli, methods
+    "one run in several processes, double precision": 213,  # training, optim, data, cli, methods
     "flatness along the steps of tasks": 200,  # analysis, report, cli
     "a most number of steps, lessons that tell how far they are": 45,  # recipe, methods, studies, learner, training
     "steps that a journal can say": 70,  # optim, training, runfolder

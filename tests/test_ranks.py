@@ -12,16 +12,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
+from zofc.analysis.replay import RunReplay
 from zofc.model.subspace import Subspaces
 from zofc.ranks import ProcessRanks, Ranks
 from zofc.recipe import load_recipe
 from zofc.runfolder import Run
 from zofc.runfolder.checkpoint import load_checkpoint
-from zofc.runfolder.journal import JournalPosition, read_journal
+from zofc.runfolder.journal_records import SetStep
 from zofc.runfolder.names import JOURNAL_FILE
 from zofc.training.resolve import check_recipe
 from zofc.training.runs import start_run, train
@@ -45,6 +47,9 @@ CASES = {  # the last batch of 14 images has 4 of 5, or 1 of 13, which is fewer 
     "ridge": ["ridge/base"],
     "zo-ridge": ["zo-ridge/base"],
     "ease": ["ease-fo/base"],
+    "ease zeroth order": ["ease-zo/base", "optimize.peft.estimator=forward_gradient"],
+    "lae": ["lae-zo/base", "optimize.peft.estimator=forward_gradient"],
+    "aper": ["aper-fo/base"],
     "inflora": ["inflora-fo/base", "head.kind=linear"],
     "l2p by queries": ["l2p-zo/base", "training.divide=queries"],
 }
@@ -91,6 +96,8 @@ def results(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
         done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr[-3000:]
         found[kind] = json.loads((folder / "results.json").read_text("utf-8"))
+        counts = sorted(folder.glob("answered.*.json"))
+        found[f"answered by {kind}"] = [json.loads(file.read_text("utf-8")) for file in counts]
     return found
 
 
@@ -118,7 +125,7 @@ def test_two_processes_learn_what_one_learns(results: dict[str, Any], name: str)
     matrix = Run(one["folder"]).matrix
     assert matrix is not None and matrix == Run(two["folder"]).matrix
     steps = Run(two["folder"]).metrics["steps"]
-    assert steps >= 20 or name in ("simplecil", "ridge", "zo-ridge")  # which train nothing, or in one task
+    assert steps >= 20 or name in ("simplecil", "ridge", "zo-ridge", "aper")  # which train nothing, or in one task
 
 
 def test_inflora_keeps_the_same_subspaces(results: dict[str, Any]) -> None:
@@ -142,14 +149,19 @@ def test_statistics_of_frozen_features_are_the_same_bits(results: dict[str, Any]
 
 @pytest.mark.parametrize("name", ["shared", "image", "queries"])
 def test_the_journal_is_that_of_one_process(results: dict[str, Any], name: str) -> None:
-    kinds = []
-    for kind in ("one", "two"):
-        run = Run(results[kind][name]["folder"])
-        checkpoint = load_checkpoint(run)
-        assert checkpoint is not None and checkpoint.progress.journal is not None
-        journal = read_journal(run.path / JOURNAL_FILE, JournalPosition(*checkpoint.progress.journal))
-        kinds.append([type(entry).__name__ for entry, _ in journal.entries])
-    assert kinds[0] == kinds[1]
+    """The same steps with the same coefficients; what the two processes stored follows from theirs to the bit."""
+    one, two = (RunReplay(Path(results[kind][name]["folder"])) for kind in ("one", "two"))
+    check = two.check()
+    assert check.problem is None and check.compared and check.conclusion.endswith("bit for bit")
+    pairs = list(zip(one.journal.entries, two.journal.entries, strict=True))
+    assert [type(own) for (own, _), _ in pairs] == [type(other) for _, (other, _) in pairs]
+    steps = [(own, other) for (own, _), (other, _) in pairs if isinstance(own, SetStep)]
+    assert len(steps) >= 20
+    for own, other in steps:
+        assert (own.number, own.epoch, own.step, own.rate) == (other.number, other.epoch, other.step, other.rate)  # type: ignore[union-attr]
+        assert own.scale == pytest.approx(other.scale, rel=1e-9)  # type: ignore[union-attr]
+        shares, others = (np.frombuffer(step.shares) for step in (own, other))  # type: ignore[union-attr]
+        np.testing.assert_allclose(others, shares, rtol=1e-9, atol=1e-9 * np.abs(shares).max())
 
 
 def test_a_step_exchanges_its_coefficients_and_the_gradient_of_first_order_groups(results: dict[str, Any]) -> None:
@@ -170,6 +182,14 @@ def test_a_step_exchanges_its_coefficients_and_the_gradient_of_first_order_group
     assert sent("shared")["coefficients"] == 24 * 8 * 4
     assert sent("shared")["loss and hits"] == 24 * 2 * 2 * 8
     assert not results["one"]["shared"]["sent"]
+
+
+@pytest.mark.parametrize("name", ["shared", "ridge"])
+def test_each_of_two_processes_evaluates_its_part_of_the_test_images(results: dict[str, Any], name: str) -> None:
+    """They answer as many images as one process, in turns: some of its batches each."""
+    (alone,), (one, two) = ([counts[name] for counts in results[f"answered by {kind}"]] for kind in ("one", "two"))
+    assert alone >= 20 and one + two == alone
+    assert min(one, two) >= 0.3 * alone
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -218,6 +238,23 @@ def test_nccl_with_one_rank(tmp_path: Path) -> None:
         dist.destroy_process_group()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_run_with_nccl_is_that_of_one_process(tiny_weights: Path, tmp_path: Path) -> None:
+    """One rank, whose sums of CUDA tensors pass through NCCL."""
+    name, *overrides = words(CASES["shared"], tiny_weights)
+    recipe = check_recipe(load_recipe(name, [*overrides, "training.device=cuda"]))
+    runs = [start_run(recipe, tmp_path / kind) for kind in ("one", "nccl")]
+    train(runs[0])
+    dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
+    try:
+        train(runs[1], ranks=ProcessRanks())
+    finally:
+        dist.destroy_process_group()
+    state, other = (trained({"folder": str(run.path)}) for run in runs)
+    assert all(torch.allclose(value, other[key], rtol=1e-9) for key, value in state.items())
+    assert runs[0].matrix == runs[1].matrix
+
+
 # -- kills -----------------------------------------------------------------------------------------------------------
 
 
@@ -227,30 +264,89 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in text]
 
 
-def kills() -> range:
-    """Seeds of random moments: one in tests, as many as ZOFC_KILLS says by hand."""
-    return range(int(os.environ.get("ZOFC_KILLS", "1")))
+KILLS, EPOCHS = 10, 150  # of each of two tasks
+LONG = [f"optimize.{group}.epochs={EPOCHS}" for group in ("peft", "head")] + ["training.checkpoint_minutes=0.002"]
+IN_PROC = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
-@pytest.mark.parametrize("seed", kills())
-def test_a_killed_rank_ends_all_and_a_restart_resumes(tiny_weights: Path, tmp_path: Path, seed: int) -> None:
-    rng = random.Random(seed)
-    case = words(["zofc/base", "optimize.peft.epochs=150", "training.checkpoint_minutes=0.002"], tiny_weights)
-    start = [*TORCHRUN, "--max-restarts", "2", "-m", "zofc", "run", *case, "--runs"]
-    plain = subprocess.run([sys.executable, "-m", "zofc", "run", *case, "--runs", str(tmp_path / "one")],
-                           env=environment(), capture_output=True, text=True, timeout=200)  # fmt: skip
-    assert plain.returncode == 0, plain.stderr
-    with subprocess.Popen([*start, str(tmp_path / "two")], env=environment(), stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True) as torchrun:  # fmt: skip
+@pytest.fixture(scope="module")
+def never_killed(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of two ranks from beginning to end."""
+    runs = tmp_path_factory.mktemp("whole")
+    command = [*TORCHRUN, "-m", "zofc", "run", *words(["zofc/base", *LONG], tiny_weights), "--runs", str(runs)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return Run(next(runs.glob("zofc-base-*")))
+
+
+def epochs_in(runs: Path) -> int:
+    """Finished epochs that a run has reported so far; -1 before there is a run."""
+    files = list(runs.glob("*/events.jsonl"))
+    return files[0].read_text("utf-8").count('"event": "epoch"') if files else -1
+
+
+@IN_PROC
+@pytest.mark.parametrize("number", [0, 5, *(pytest.param(n, marks=pytest.mark.slow) for n in range(KILLS) if n % 5)])
+def test_a_killed_rank_ends_all_and_a_restart_resumes(
+    tiny_weights: Path, never_killed: Run, tmp_path: Path, number: int
+) -> None:
+    """SIGKILL in the n-th tenth of the run, the first time as soon as there is a run, before its first checkpoint.
+    All ten: pytest tests/test_ranks.py -m "slow or not slow" -k killed_rank"""
+    rng = random.Random(number)
+    moment = int((number + rng.random()) * 2 * EPOCHS / KILLS) if number else 0
+    case = words(["zofc/base", *LONG], tiny_weights)
+    start = [*TORCHRUN, "--max-restarts", "2", "-m", "zofc", "run", *case, "--runs", str(tmp_path)]
+    with subprocess.Popen(start, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True) as torchrun:  # fmt: skip
+        deadline = time.monotonic() + 200
+        while epochs_in(tmp_path) < moment:
+            assert time.monotonic() < deadline and torchrun.poll() is None
+            time.sleep(0.01)
+        os.kill(rng.choice(children(torchrun.pid)), signal.SIGKILL)
+        text, _ = torchrun.communicate(timeout=200)
+    assert torchrun.returncode == 0, text[-3000:]
+    run = Run(next(tmp_path.glob("zofc-base-*")))
+    assert run.finished and run.matrix == never_killed.matrix
+    assert "exitcode: -9" in text or "SIGKILL" in text or "Signal 9" in text, text[-2000:]
+    if number:
+        assert any(event["event"] == "run_resumed" for event in run.events), text[-2000:]
+    assert (run.path / JOURNAL_FILE).read_bytes() == (never_killed.path / JOURNAL_FILE).read_bytes()
+    check = RunReplay(run.path).check()
+    assert check.problem is None and check.conclusion.endswith("bit for bit")
+
+
+@IN_PROC
+@pytest.mark.parametrize("kind", ["SIGTERM to one rank", "Ctrl-C", "SIGKILL before the first checkpoint"])
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(tiny_weights: Path, tmp_path: Path, kind: str) -> None:
+    """A stop is agreed and saved, whoever was asked; the same command ends with the bits of a run that was not."""
+    minutes = 1000 if kind.startswith("SIGKILL") else 0.002
+    more = [f"optimize.{group}.epochs=150" for group in ("peft", "head")]
+    case = words(["zofc/base", *more, f"training.checkpoint_minutes={minutes}"], tiny_weights)
+    start = [*TORCHRUN, "-m", "zofc", "run", *case, "--runs"]
+    whole = subprocess.run([*start, str(tmp_path / "whole")], env=environment(), capture_output=True, timeout=200)
+    assert whole.returncode == 0, whole.stderr[-2000:]
+    with subprocess.Popen([*start, str(tmp_path / "parts")], env=environment(), stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, start_new_session=True) as torchrun:  # fmt: skip
         deadline = time.monotonic() + 100
-        while not list((tmp_path / "two").glob("*/checkpoint/*")):
+        early = kind.startswith("SIGKILL")  # in the first task, whose end writes the first checkpoint
+        while not (epochs_in(tmp_path / "parts") > 0 if early else [*(tmp_path / "parts").glob("*/checkpoint/*")]):
             assert time.monotonic() < deadline and torchrun.poll() is None
             time.sleep(0.02)
-        time.sleep(rng.uniform(0, 1.5))
-        os.kill(rng.choice(children(torchrun.pid)), signal.SIGKILL)
-        text, _ = torchrun.communicate(timeout=150)
-    assert torchrun.returncode == 0, text[-3000:]
-    one, two = (Run(next((tmp_path / kind).glob("zofc-base-*"))) for kind in ("one", "two"))
+        if kind == "Ctrl-C":
+            os.killpg(torchrun.pid, signal.SIGINT)
+        else:
+            os.kill(children(torchrun.pid)[1], signal.SIGTERM if kind.startswith("SIGTERM") else signal.SIGKILL)
+        text, _ = torchrun.communicate(timeout=60)
+    assert torchrun.returncode, text[-2000:]
+    run = Run(next((tmp_path / "parts").glob("zofc-base-*")))
+    assert not run.finished
+    interrupted = any(event["event"] == "interrupted" for event in run.events)
+    assert interrupted == (not kind.startswith("SIGKILL")), text[-2000:]
+    assert bool(list(run.path.glob("checkpoint/*"))) == interrupted
+    rest = subprocess.run([*start, str(tmp_path / "parts")], env=environment(), capture_output=True, timeout=200)
+    assert rest.returncode == 0, rest.stderr[-2000:]
+    one, two = (Run(next((tmp_path / name).glob("zofc-base-*"))) for name in ("whole", "parts"))
     assert two.finished and two.matrix == one.matrix
-    assert any(event["event"] == "run_resumed" for event in two.events), text[-2000:]
+    state, other = trained({"folder": str(one.path)}), trained({"folder": str(two.path)})
+    assert all(torch.equal(value, other[name]) for name, value in state.items())
+    assert (one.path / JOURNAL_FILE).read_bytes() == (two.path / JOURNAL_FILE).read_bytes()

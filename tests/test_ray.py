@@ -324,3 +324,32 @@ def test_the_batch_script_for_slurm_is_one() -> None:
     script = ROOT / "examples" / "slurm_ray.sh"
     subprocess.run(["bash", "-n", script], check=True)
     assert script.read_text() in (ROOT / "docs" / "guides" / "slurm.md").read_text("utf-8")
+
+
+def test_the_batch_script_starts_a_cluster_of_all_nodes_with_one_token(tmp_path: Path) -> None:
+    """With stubs for Slurm's commands, `ray` and `zofc`, each of which writes down how it was called."""
+    log = tmp_path / "log"
+    record = f'echo "$(basename "$0") $* $RAY_AUTH_MODE $RAY_AUTH_TOKEN ${{RAY_ADDRESS:-none}}" >> {log}'
+    stubs = {
+        "scontrol": "printf 'one\\ntwo\\n'",
+        "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
+        "hostname": "echo 10.0.0.1 fe80::1",
+        "sleep": "exit 0",
+        "ray": record,
+        "zofc": f"{record}; exit 3",
+    }
+    for name, body in stubs.items():
+        (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{body}\n", "utf-8")
+        (tmp_path / name).chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "ZOFC_DATA": "/data", "SLURM_JOB_NUM_NODES": "2",
+                 "SLURM_JOB_NODELIST": "[one-two]", "SLURM_CPUS_PER_TASK": "4"}  # fmt: skip
+    done = subprocess.run(["bash", ROOT / "examples" / "slurm_ray.sh", "main-table"], env=variables, timeout=60)
+    assert done.returncode == 3
+    assert waited(lambda: len(log.read_text().splitlines()) == 3)
+    called = sorted(log.read_text().splitlines())
+    head = next(line for line in called if "--head" in line)
+    token = head.split()[-2]
+    assert len(token) == 32 and all(line.split()[-3:-1] == ["token", token] for line in called)
+    assert "ray start --head --node-ip-address=10.0.0.1 --port=6379 --num-cpus=4 --num-gpus=0 --block" in head
+    assert any("ray start --address=10.0.0.1:6379" in line for line in called)
+    assert any(line.startswith("zofc reproduce main-table --on ray") and line.endswith(":6379") for line in called)

@@ -16,6 +16,7 @@ from zofc_device.calibration import MOST_IMAGES, calibrate
 from zofc_device.directions import Array, stream
 from zofc_device.heads import Head
 from zofc_device.images import Images
+from zofc_device.journal import LessonJournal
 from zofc_device.model import Model
 from zofc_device.ridge import Sample
 from zofc_device.steps import Placement
@@ -55,6 +56,8 @@ class Lesson:
             self.say("one class: its loss is constant, so it takes a prototype row untrained")
         elif model.trains and model.settings["head"]["init"] == "means":
             model.set_rows_at_means(self.features(trained), self.labels[trained], start=True)
+        self.journal = LessonJournal(model, None if saved is None else saved.values)
+        self.journal.follow(placement, resumed=saved is not None)
         clock, pause = time.monotonic(), SAVE_SECONDS
         for loss in self._steps(placement, trained):
             if not math.isfinite(loss):
@@ -65,7 +68,9 @@ class Lesson:
                 self._save(placement, digest)
                 clock = time.monotonic()
                 pause = max(SAVE_SECONDS, SAVE_SHARE * (clock - start))
+        self.journal.end(placement)
         self._finish(held if "peft" in groups else self.everything)
+        self.journal.commit()
 
     def _steps(self, placement: Placement, trained: Array) -> Iterator[float]:
         """The losses of all steps; then `epoch` and `step` are those of the next one."""
@@ -178,6 +183,7 @@ class Lesson:
         return saved
 
     def _save(self, placement: Placement, digest: str) -> None:
+        self.journal.commit()
         state, momentum = self.model.state, dict[str, Array]()
         for label, optimizer in placement.optimizers.items():
             momentum |= {f"{MOMENTUM}{label}/{name}": value for name, value in optimizer.momentum.items()}

@@ -81,6 +81,7 @@ class Optimizer:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.momentum: dict[str, Array] = {}  # by parameter
+        self.scale = 1.0  # by which the clip of the last step shortened its gradient
 
     def move(self, values: dict[str, Array], gradient: Mapping[str, Array], epoch: int) -> bool:
         """θ ← θ − η clip(g); False, and nothing is changed, if the gradient is not finite."""
@@ -89,7 +90,7 @@ class Optimizer:
         if not math.isfinite(norm):
             return False
         plan = self.plan
-        scale = plan.clip / norm if plan.clip is not None and norm > plan.clip else 1.0
+        self.scale = scale = plan.clip / norm if plan.clip is not None and norm > plan.clip else 1.0
         for name, g in gradient.items():
             g = g.astype(np.float32) * np.float32(scale)
             g = np.sign(g) if plan.optimizer == "sign" else g

@@ -4,7 +4,7 @@ with the updated classifier, ĝ = (1/Q) Σ_q c_q Δ_q. Features are evaluated on
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from zofc_device.features import Extractor, Points
 from zofc_device.heads import Head
 from zofc_device.optimizers import ESTIMATORS, Optimizer, Plan
 
+OnMove = Callable[[Optimizer, bool, int, int, Array], None]  # moved, epoch, step, shares
 ORDERS = {"peft": "zeroth", "head": "first"}  # no backward pass; a classifier has its gradient in closed form
 
 
@@ -29,6 +30,7 @@ class Placement:
                 )
         self.head, self.optimizers = head, {name: Optimizer(plans[name]) for name in groups}
         self.stream = seed, ("task", task, "peft")
+        self.on_move: OnMove | None = None  # told of each zeroth-order step
 
     @property
     def epochs(self) -> int:
@@ -65,7 +67,10 @@ class Placement:
                 shares @ vectors.reshape(len(shares), -1), np.cumsum([values[name].size for name in adapter])
             )
             gradient = {name: part.reshape(values[name].shape) for name, part in zip(adapter, estimate, strict=False)}
-            losses.append(loss if peft.move(values, gradient, epoch) else math.nan)
+            moved = peft.move(values, gradient, epoch)
+            losses.append(loss if moved else math.nan)
+            if self.on_move:
+                self.on_move(peft, moved, epoch, number, shares)
         return losses[0] if np.isfinite(losses).all() else math.nan
 
     def _derivatives(

@@ -26,7 +26,7 @@ from zofc.optim.directions import Directions, Space
 from zofc.optim.evaluation import weigh_directions
 from zofc.optim.optimizers import GroupOptimizer, Update
 from zofc.optim.sets import ZerothOrderSet
-from zofc.recipe import Group
+from zofc.recipe import Group, Recipe
 from zofc.runfolder import Run, open_run, write_atomic
 from zofc.runfolder.checkpoint import Checkpoint, load_checkpoint, load_task
 from zofc.runfolder.journal import Journal, JournalPosition, read_journal
@@ -64,9 +64,11 @@ class Moment(NamedTuple):
 class Replay:
     """The tensors that zeroth-order steps moved, from the first entry of a journal on."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, known: Mapping[str, Tensor] | None = None) -> None:
         self.device = device
-        self.tensors: dict[str, Tensor] = {}  # by their names in a checkpoint
+        self.tensors = {  # by their names in a checkpoint; `known`: before the first entry
+            name: value.detach().clone().to(device) for name, value in (known or {}).items()
+        }
         self.changed: set[str] = set()  # of these, what the method changed after the last step
         self.differing: list[str] = []  # tensors whose bits are not those of the run at the end of a task
         self.task, self.steps = -1, 0
@@ -130,21 +132,19 @@ class Replay:
                 self.changed.add(one.name)
 
 
-# -- the journal of a run --------------------------------------------------------------------------------------------
+# -- a journal -------------------------------------------------------------------------------------------------------
 
 
-class RunReplay:
-    """The journal of a run folder, and what it leads to."""
+class JournalReplay:
+    """A journal, and what it leads to."""
 
-    def __init__(self, path: Path, device: str | None = None) -> None:
-        self.folder = open_run(path)
-        checkpoint = load_checkpoint(self.folder)
-        position = None if checkpoint is None else checkpoint.progress.journal
-        if checkpoint is None or position is None:
-            raise RunError(_without_journal(self.folder, checkpoint))
-        self.checkpoint, self.position = checkpoint, JournalPosition(*position)
-        self.journal = read_journal(self.folder.path / JOURNAL_FILE, self.position)
+    def __init__(self, path: Path, position: JournalPosition | None, device: str | None, recipe: Recipe) -> None:
+        self.file, self.recipe = path, recipe
+        self.journal = read_journal(path, position)
+        self.position = position or self.journal.position  # what is after it does not count
         self.device = _device(device, self.journal.header.device)
+        self.known: dict[str, Tensor] = {}  # before the first entry
+        self.done = 0  # tasks
 
     @property
     def same_device(self) -> bool:
@@ -155,8 +155,8 @@ class RunReplay:
         """The tensors at a moment, by default at the last checkpoint, and the seconds that it took."""
         if to is not None:
             self._check_moment(to)
-        replay, clock = Replay(self.device), time.perf_counter()
-        with torch_settings(self.device, self.folder.recipe.training):
+        replay, clock = Replay(self.device, self.known), time.perf_counter()
+        with torch_settings(self.device, self.recipe.training):
             for _ in self.states(replay, to):
                 pass
         return replay, time.perf_counter() - clock
@@ -165,7 +165,7 @@ class RunReplay:
         """Write the tensors at a moment to a file; returns the number of steps and the seconds that it took."""
         replay, seconds = self.replay(to)
         if not all(bool(value.isfinite().all()) for value in replay.tensors.values()):
-            raise RunError(f"{self.folder}: {JOURNAL_FILE} leads to numbers that are not finite")
+            raise RunError(f"{self.file}: it leads to numbers that are not finite")
         write_atomic(path, pack_tensors(replay.tensors))
         return replay.steps, seconds
 
@@ -177,7 +177,8 @@ class RunReplay:
             try:
                 replay.take(entry)
             except (ValueError, RuntimeError, IndexError) as error:
-                raise RunError(f"{self.folder}: record {number} of {JOURNAL_FILE} makes no sense: {error}") from error
+                what = f"record {number} of {self.file.name} makes no sense: {error}"
+                raise RunError(f"{self.file.parent}: {what}") from error
             yield entry
 
     def _is_after(self, entry: JournalEntry, task: int, to: Moment) -> bool:
@@ -191,12 +192,25 @@ class RunReplay:
     def _check_moment(self, to: Moment) -> None:
         summary = summarize_journal(self.journal)
         first, last = min(summary.steps, default=0), max(summary.steps, default=0)
-        last = max(last, self.checkpoint.progress.done)
+        last, where = max(last, self.done), self.file.parent
         if not first <= to.task <= last:
-            raise RunError(f"--to: {self.folder} has no task {to.task} in its journal, but tasks {first} to {last}")
+            raise RunError(f"--to: {where} has no task {to.task} in its journal, but tasks {first} to {last}")
         if to.step and to.step > summary.last_steps.get(to.task, 0):
             steps = summary.last_steps.get(to.task, 0)
-            raise RunError(f"--to: task {to.task} has {steps:,} steps in the journal of {self.folder}, not {to.step:,}")
+            raise RunError(f"--to: task {to.task} has {steps:,} steps in the journal of {where}, not {to.step:,}")
+
+
+class RunReplay(JournalReplay):
+    """The journal of a run folder, and what it leads to."""
+
+    def __init__(self, path: Path, device: str | None = None) -> None:
+        self.folder = open_run(path)
+        checkpoint = load_checkpoint(self.folder)
+        position = None if checkpoint is None else checkpoint.progress.journal
+        if checkpoint is None or position is None:
+            raise RunError(_without_journal(self.folder, checkpoint))
+        super().__init__(self.folder.path / JOURNAL_FILE, JournalPosition(*position), device, self.folder.recipe)
+        self.checkpoint, self.done = checkpoint, checkpoint.progress.done
 
     def check(self) -> JournalCheck:
         """Compare the tensors that the run stored with those that its journal leads to."""

@@ -13,6 +13,13 @@ from zofc.cli.application import DeviceName, RunPath, app, check_writable, note,
 @app.command()
 def replay(
     path: RunPath,
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A journal of zofc-device, or the bundle that it is in; RUN is the run or bundle it started from.",
+        ),
+    ] = None,
     to: Annotated[
         str | None, typer.Option(metavar="TASK[.STEP]", help="Until when, counted from 1; to the end by default.")
     ] = None,
@@ -29,6 +36,7 @@ def replay(
     No data, images, backbone or forward passes: a step is its Q coefficients. On the kind of device that the run was
     trained on the result is the same to the bit. Without options, says what the journal holds.
     """
+    from zofc.analysis.lesson_replay import LessonReplay
     from zofc.analysis.replay import Moment, RunReplay, summarize_journal
     from zofc.errors import RunError
 
@@ -36,7 +44,7 @@ def replay(
     moment = None if to is None else Moment.parse(to)
     if moment is not None and output is None:
         raise typer.BadParameter("--to needs a file to write: -o FILE.safetensors")
-    run = RunReplay(path, device)
+    run = RunReplay(path, device) if journal is None else LessonReplay(path, journal, device)
     say(str(summarize_journal(run.journal)))
     if run.journal.lost:
         note(f"{run.journal.lost:,} bytes after the last checkpoint are no whole record: the process was killed")
@@ -50,7 +58,7 @@ def replay(
             result = run.check()
         _say_speed(result.steps, result.seconds, run.device.type)
         if result.problem:
-            raise RunError(f"{path}: {result.problem}")
+            raise RunError(f"{journal or path}: {result.problem}")
         say(result.conclusion)
 
 

@@ -5,7 +5,9 @@ What travels between N machines takes as long as the quicker of a ring and a tre
 
     ring: 2 (N − 1) (α + n / (N β)),    tree: 2 ⌈log₂ N⌉ (α + n / β),
 
-for a sum of n bytes at latency α and bandwidth β; a gather of n bytes from each takes ⌈log₂ N⌉ α + N n / β.
+for a sum of n bytes at latency α and bandwidth β. ZO-FC makes two sums, one after the other: of the gradient of its
+classifier, then of the coefficients. Every sum has two numbers more, the loss and the hits. A request to stop travels
+at the same time (8 bytes), so that it takes no time of its own.
 
 K random directions in d dimensions capture of the squared length of a gradient the share K / (K + d − 1) on average, so
 as long as K is far below d, twice the directions are worth twice the steps. A batch of first order has no such reserve.
@@ -19,10 +21,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from zofc.report.grid import Grid
+from zofc.units import format_bytes
 
 BATCH, RANK, ADAPTED, NEW_CLASSES, QUERIES = 48, 5, 5, 10, 4
 FLOAT = 4  # bytes
+REPORT, STOP_REQUEST = 2, 8  # numbers beside those of a sum; bytes
 MACHINES = (1, 2, 8, 64, 1024)
+FLEETS, STEP_SECONDS = (1, 100, 1000, 10_000), 2
 
 
 @dataclass(frozen=True)
@@ -68,12 +73,6 @@ class Network:
         tree = 2 * math.ceil(math.log2(machines)) * (self.latency + size / self.bandwidth)
         return min(ring, tree)
 
-    def gather_seconds(self, size: float, machines: int) -> float:
-        """Time until every machine has so many bytes from each."""
-        if machines == 1 or not size:
-            return 0.0
-        return math.ceil(math.log2(machines)) * self.latency + machines * size / self.bandwidth
-
 
 DATA_CENTRE = Network("data centre: 10 µs, 50 GB/s", 10e-6, 50e9)
 INTERNET = Network("internet: 30 ms, 20 Mbit/s", 30e-3, 2.5e6)
@@ -94,20 +93,28 @@ class StepKind:
         """Time of the computation alone."""
         return self.fixed + backbone.operations * self.per_image * images
 
-    def summed_bytes(self, backbone: ScaledBackbone) -> int:
-        """What is summed over machines in a step: gradients of first-order parameters, coefficients of shared
-        directions."""
-        adapter = backbone.adapter if not self.directions else self.directions * (self.per == "batch")
+    def gradient_bytes(self, backbone: ScaledBackbone) -> int:
+        """The gradient of the parameters that move by first order."""
+        adapter = 0 if self.directions else backbone.adapter
         return FLOAT * (adapter + (backbone.rows if self.head == "first" else 0))
 
-    def gathered_bytes(self) -> int:
-        """What each machine tells all others: the coefficients of its own images' directions."""
-        return FLOAT * self.directions if self.per == "image" else 0
+    def coefficient_bytes(self, machines: int) -> int:
+        """The coefficients: one vector for the images of all machines, where every image has its own."""
+        return FLOAT * self.directions * (machines if self.per == "image" else 1)
+
+    def sums(self, backbone: ScaledBackbone, machines: int) -> tuple[int, ...]:
+        """The bytes of each sum of a step, as `optim/division.py` makes them."""
+        sizes = self.gradient_bytes(backbone), self.coefficient_bytes(machines)
+        return tuple(size + FLOAT * REPORT for size in sizes if size) if machines > 1 else ()
+
+    def step_bytes(self, backbone: ScaledBackbone, machines: int) -> int:
+        """What a machine gives to the sums of a step, and to the request to stop."""
+        return sum(self.sums(backbone, machines)) + STOP_REQUEST * (machines > 1)
 
     def step_seconds(self, backbone: ScaledBackbone, network: Network, machines: int) -> float:
         """A step of so many machines, each with a whole batch."""
-        travel = network.sum_seconds(self.summed_bytes(backbone), machines)
-        return self.seconds(backbone) + travel + network.gather_seconds(self.gathered_bytes(), machines)
+        sums = self.sums(backbone, machines)
+        return self.seconds(backbone) + sum(network.sum_seconds(size, machines) for size in sums)
 
     def speed_up(self, backbone: ScaledBackbone, network: Network, machines: int) -> float:
         """Images a second beside one machine."""
@@ -148,12 +155,12 @@ def measured_kinds(rows: Sequence[Mapping[str, Any]]) -> dict[str, StepKind]:
 
 
 def travel_table(kinds: Mapping[str, StepKind]) -> Grid:
-    """Bytes that each machine sends for a step, beside what a gradient of the whole backbone would be."""
+    """Bytes that each machine gives for a step of two machines."""
     body = [
-        (kind.title, *(f"{kind.summed_bytes(backbone) + kind.gathered_bytes():,}" for backbone in BACKBONES))
+        (kind.title, str(len(kind.sums(BACKBONES[0], 2))), *(f"{kind.step_bytes(one, 2):,}" for one in BACKBONES))
         for kind in kinds.values()
     ]
-    return Grid(("Bytes a step", *(backbone.name for backbone in BACKBONES)), tuple(body))
+    return Grid(("Bytes a step", "Sums", *(backbone.name for backbone in BACKBONES)), tuple(body))
 
 
 def speed_up_table(kinds: Mapping[str, StepKind], network: Network) -> Grid:
@@ -183,12 +190,36 @@ def ranks_table(rows: Sequence[Mapping[str, Any]]) -> Grid:
         (
             row["what"],
             str(row["processes"]),
-            *(f"{row['bytes'][kind]:,}" for kind in ("coefficients", "gradient")),
-            f"{row['bytes_of_model'] if row['processes'] > 1 else 0:,}",
+            f"{sum(row['bytes'].values()):,.0f}",
+            f"{row['bytes_of_model']:,}",
             f"{row['speed_up']:.2f}",
             f"{row['speed_up_of_model']:.2f}",
         )
         for row in rows
     ]
-    heads = ("Coefficients (bytes)", "Gradient (bytes)", "Bytes by the model", "Speed-up", "Speed-up by the model")
+    heads = ("Bytes a step", "Bytes by the model", "Speed-up", "Speed-up by the model")
     return Grid(("Step", "Processes", *heads), tuple(body))
+
+
+def journal_table(rows: Sequence[Mapping[str, Any]]) -> Grid:
+    """`results/journal.json`: bytes of journals of real runs, and how fast steps of ViT-B's adapter are replayed."""
+    body = [
+        (row["what"], f"{row['steps']:,}", f"{row['bytes_per_step']:.0f}", format_bytes(row["bytes"]),
+         format_bytes(20_000 * row["bytes_per_step"]), f"{row['replayed_per_second']:,.0f}")
+        for row in rows
+    ]  # fmt: skip
+    heads = ("Steps", "Bytes a step", "Whole journal", "20,000 steps", "Replayed steps a second")
+    return Grid(("Directions", *heads), tuple(body))
+
+
+def fleet_table(rows: Sequence[Mapping[str, Any]]) -> Grid:
+    """What devices send that make a step every two seconds, by the measured bytes and speed of a journal."""
+    row = next(row for row in rows if row["name"] == "shared")
+    hourly = row["bytes_per_step"] * 3600 / STEP_SECONDS
+    body = [
+        (f"{devices:,}", format_bytes(hourly), format_bytes(hourly * devices),
+         f"{devices * QUERIES * BACKBONES[0].adapter / 1e6:,.0f}", f"{devices / row['replayed_per_second']:.2f}")
+        for devices in FLEETS
+    ]  # fmt: skip
+    heads = ("Each sends an hour", "All send an hour", "Million additions a step", "Replaying it on one core (s)")
+    return Grid(("Devices", *heads), tuple(body))

@@ -19,8 +19,11 @@ from zofc.evidence.scaling import (
     DATA_CENTRE,
     INTERNET,
     StepKind,
+    fleet_table,
+    journal_table,
     measured_kinds,
     progress_table,
+    ranks_table,
     speed_up_table,
     travel_table,
 )
@@ -179,6 +182,9 @@ DOCUMENT_TABLES: dict[str, Callable[[Path], Grid | str]] = {
     "speed-up in a data centre": lambda root: speed_up_table(_kinds(root), DATA_CENTRE),
     "speed-up over the internet": lambda root: speed_up_table(_kinds(root), INTERNET),
     "worth of a step": lambda root: progress_table(_kinds(root)),
+    "cost of a journal": lambda root: journal_table(result_rows(root / "results" / "journal.json")),
+    "fleet of devices": lambda root: fleet_table(result_rows(root / "results" / "journal.json")),
+    "processes of one machine": lambda root: ranks_table(result_rows(root / "results" / "ranks.json")),
     "torture table": lambda root: torture_table(result_rows(root / "results" / "torture.json")),
     "all settings": lambda _root: settings_tables(),
 }

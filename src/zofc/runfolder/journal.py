@@ -21,6 +21,7 @@ from zofc.runfolder.journal_records import ByteReader, JournalCodec, JournalEntr
 MAGIC = b"ZOFC-J1\n"
 SPILL = 2**20  # bytes after which records go to the file before the next checkpoint
 _REMEDY = "restore the file, or go on without a journal: training.journal=false"
+_ALONE = "have it sent again"
 
 
 class JournalPosition(NamedTuple):
@@ -104,29 +105,30 @@ class JournalWriter:
         self.in_file, self.waiting = self.length, bytearray()
 
 
-def read_journal(path: Path, committed: JournalPosition) -> Journal:
+def read_journal(path: Path, committed: JournalPosition | None) -> Journal:
     """The journal in a file. Up to the position that a checkpoint recorded it must be whole; after it, records count
-    as far as they are."""
+    as far as they are. One that came without a checkpoint (None) must be whole."""
     data = read_if_present(path)
     if data is None:
         raise RunError(f"{path.parent}: {path.name} is missing, which its checkpoint says it has; {_REMEDY}")
-    if len(data) < committed.length:
+    remedy, whole = (_ALONE, len(data)) if committed is None else (_REMEDY, committed.length)
+    if committed is not None and len(data) < committed.length:
         what = f"has {len(data):,} bytes of the {committed.length:,} that its checkpoint says it has"
         raise RunError(f"{path.parent}: {path.name} {what}; {_REMEDY}")
     entries: list[tuple[JournalEntry, int]] = []
     codec, position, reason = JournalCodec(), JournalPosition(0, 0), ""
     try:
         for entry, *place in _records(data, codec):
-            if position.length < committed.length <= place[0] and tuple(place) != committed:
+            if committed is not None and position.length < whole <= place[0] and tuple(place) != committed:
                 raise ValueError("it is not the journal of the checkpoint")
             position = JournalPosition(*place)
             entries.append((entry, position.length))
     except ValueError as error:
         reason = str(error)
     header = entries[0][0] if entries else None
-    if position.length < committed.length or not isinstance(header, JournalHeader):
+    if position.length < whole or not isinstance(header, JournalHeader):
         where = f"record {len(entries) + 1}, {codec.place}"
-        raise RunError(f"{path.parent}: {path.name} is damaged at {where}: {reason or 'it ends there'}; {_REMEDY}")
+        raise RunError(f"{path.parent}: {path.name} is damaged at {where}: {reason or 'it ends there'}; {remedy}")
     return Journal(header, tuple(entries), position, len(data) - position.length)
 
 

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from zofc.ranks import several_processes
+
 HANG_UP = getattr(signal, "SIGHUP", None)  # the terminal is gone; not on every platform
 
 
@@ -21,15 +23,18 @@ class StopRequest:
 @contextmanager
 def stop_signals() -> Iterator[StopRequest]:
     """Turn the first Ctrl-C, termination signal or hang-up into a request, let a second one act at once. A hang-up is
-    never more than a request, since shell and system may both send one."""
+    never more than a request, since shell and system may both send one; neither is any signal to one of several ranks,
+    since `torchrun` sends on what the terminal has sent already. It kills ranks that have not ended after 30 s."""
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
 
     def ask(number: int, _frame: FrameType | None) -> None:
-        if request.stop and number != HANG_UP:
+        if request.stop and number != HANG_UP and not several_processes():
             raise KeyboardInterrupt
+        if request.stop:
+            return
         request.stop = True
         with suppress(OSError):  # nobody may be there to read it
             os.write(2, b"\nstopping after this step; once more to stop at once\n")  # safe inside a handler
