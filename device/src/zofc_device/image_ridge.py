@@ -51,9 +51,7 @@ class ImageRidge(Ridge):
         """Whether `left_out` has images of every class: always, once something was learned here."""
         return self.left_out is not None
 
-    def learn(
-        self, features: Array, labels: Array, rng: np.random.Generator | None = None, keys: Array | None = None
-    ) -> LeftOut:
+    def learn(self, features: Array, labels: Array, rng: np.random.Generator, keys: Array | None = None) -> LeftOut:
         """Include images and solve the regression anew; `keys` are content keys, of these features by default. The kept
         images that λ was chosen on."""
         del rng  # nothing is drawn
