@@ -36,7 +36,7 @@ class Runtime:
             if name in self.graphs and has_integer_activations((self.bundle.path / self.graphs[name]).read_bytes()):
                 raise BundleError(
                     f"{self.graphs[name]}: finite differences of integer activations (accuracy_level 4) are noise; "
-                    "export the run again with zofc export, which sets level 1, or train with estimator=forward_gradient"
+                    "export the run again (zofc export sets level 1), or train with estimator=forward_gradient"
                 )
 
     def _session(self, name: str) -> Any:

@@ -60,8 +60,8 @@ def _check_learnable(recipe: Recipe, tasks: int) -> None:
             if (value := getattr(recipe.optimize[name], key)) not in allowed:
                 why = "; steps of first order need a backward pass" if (name, key) == ("peft", "order") else ""
                 raise RecipeError(
-                    f"optimize.{name}.{key}: a bundle learns with {' or '.join(allowed)}, not {value}{why}. Train so, or "
-                    "export predictions alone: --predict-only"
+                    f"optimize.{name}.{key}: a bundle learns with {' or '.join(allowed)}, not {value}{why}. "
+                    "Train so, or export predictions alone: --predict-only"
                 )
     answers = recipe.method.name in ("adapter", "classifier") and recipe.method.readout == "rows"
     drawn = "head" in moving or (answers and not recipe.method.prototypes)
