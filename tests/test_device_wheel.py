@@ -28,7 +28,8 @@ def test_the_wheel_holds_the_package_and_its_license(wheel: Path) -> None:
     version = zofc_device.__version__
     assert wheel.name == f"zofc_device-{version}-py3-none-any.whl" and wheel.stat().st_size < 100_000
     names = set(ZipFile(wheel).namelist())
-    files = {path.relative_to(DEVICE / "src").as_posix() for path in (DEVICE / "src" / "zofc_device").glob("*.py*")}
+    package = DEVICE / "src"
+    files = {path.relative_to(package).as_posix() for path in (package / "zofc_device").iterdir() if path.is_file()}
     about = f"zofc_device-{version}.dist-info"
     assert {name.split("/")[0] for name in names} == {"zofc_device", about}
     assert files <= names and f"{about}/licenses/LICENSE" in names and "zofc_device/py.typed" in files
@@ -39,7 +40,7 @@ def test_the_wheel_holds_the_package_and_its_license(wheel: Path) -> None:
 def test_the_installed_command_runs(wheel: Path, tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-index", "--no-deps", "--target"]
     subprocess.run([*pip, str(tmp_path / "site"), str(wheel)], check=True, capture_output=True)
-    code = "import sys; site = sys.argv.pop(); sys.path.insert(0, site); import zofc_device.cli as c; print(c.__file__); c.main()"
+    code = "import sys; sys.path.insert(0, sys.argv.pop()); import zofc_device.cli as c; print(c.__file__); c.main()"
     words = [sys.executable, "-c", code, "info", str(tmp_path), str(tmp_path / "site")]
     done = subprocess.run(words, cwd=tmp_path, env={"PATH": ""}, capture_output=True, text=True)
     assert str(tmp_path / "site") in done.stdout and "not a bundle, it has no manifest.json" in done.stderr

@@ -70,12 +70,8 @@ class ImageRidge(Ridge):
             self.gram, self.sums = self.add(*empty, self.features[some], self.labels[some])
         else:
             self.gram, self.sums = self.add(self.gram, self.sums, features, labels)
-        kept = slice(self.room)
-        self.keys, self.features, self.labels = (
-            self.keys[kept].copy(),
-            self.features[kept].copy(),
-            self.labels[kept].copy(),
-        )
+        for name in ("keys", "features", "labels"):
+            setattr(self, name, getattr(self, name)[: self.room].copy())
         return self._solve_anew()
 
     def _solve_anew(self) -> LeftOut:

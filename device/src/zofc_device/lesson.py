@@ -158,10 +158,11 @@ class Lesson:
     def _include(self, unseen: Array) -> None:
         """Include all images in the class means and regressions, if there are any."""
         model = self.model
+        features = {name: self.features(self.everything, name) for name in model.ridges}
         if model.means is not None:
-            model.average(self.features(self.everything), self.labels)
-        if model.ridges:
-            features = {name: self.features(self.everything, name) for name in model.ridges}
+            average = self.features(self.everything)  # the last that may save: what is included twice counts twice
+            model.average(average, self.labels)
+        if features:
             model.extractor.runtime.load()  # no graph: the regression needs the memory
             if text := model.regress(features, self.labels, unseen):
                 self.say(text)
