@@ -282,7 +282,7 @@ def _device_step(task: Row, rng: np.random.Generator, targets: np.ndarray[Any, A
     assert model is not None
     model.extend([f"new {number}" for number in range(CLASSES)])
     plans = {**model.plans, "peft": replace(model.plans["peft"], **task["plan"])}
-    placement = Placement(model.groups(), plans, Head(model.kind, model.in_loss), model.seed, 1)
+    placement = Placement(plans, Head(model.kind, model.in_loss), model.seed, 1)
     size = int(learner.bundle.manifest["views"]["size"])
     pixels = rng.integers(0, 255, (task["batch"], size, size, 3)).astype(np.uint8)
     return lambda number: placement.step(model.tensors, model.adapter, model.extractor, pixels, targets, 0, number)

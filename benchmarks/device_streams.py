@@ -3,7 +3,8 @@
     python benchmarks/device_streams.py --out results/device_streams.json
 
 Glyphs on the bundled backbone by ZO-FC, and Caltech-101 (20 classes, 25 training images each, at most 20 test images)
-on DINOv2-S at 224 px by ZO-Ridge. Both engines start from the same first task, learned by torch; each then learns the
+on DINOv2-S: at 224 px by ZO-Ridge, whose adapter is fixed after the first task, and at 112 px by ZO-FC, whose adapter
+moves in every task. Both engines start from the same first task, learned by torch; each then learns the
 other tasks from the same images. Bundles of 8 and 4 bits start from the same run.
 """
 
@@ -48,6 +49,11 @@ EXPERIMENTS = {
          "optimize.peft.queries=1"),
     ),
     "Caltech-101, ZO-Ridge": Experiment("zo-ridge/base", (*DINO, "optimize.peft.epochs=4", "optimize.head.epochs=4")),
+    "Caltech-101 at 112 px, ZO-FC": Experiment(
+        "zofc/base",
+        (DINO[0], "backbone.image_size=112", "optimize.peft.estimator=forward_gradient", "optimize.peft.per=image",
+         "optimize.peft.queries=1", "optimize.peft.epochs=8", "optimize.head.epochs=8"),
+    ),
 }  # fmt: skip
 
 

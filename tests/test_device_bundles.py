@@ -6,27 +6,33 @@ import errno
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import zofc_device
 from device_bundles import FIRST, SECOND, Pair, make_lesson, replace_file, write_folder
-from zofc_device import lesson as lesson_module
+from zofc.export.bundle import pack_state, read_state
+from zofc.export.reader import import_bundle
+from zofc_device import progress as progress_module
 from zofc_device.bundle import PROGRESS, STATE, Bundle, State
 from zofc_device.cli import main
+from zofc_device.runtime import Runtime
 
 ROOT = Path(__file__).resolve().parents[1]
 Command = Callable[..., tuple[int, str, str]]
 SLOW = ("optimize.peft.epochs=50", "optimize.peft.estimator=forward_gradient")
 COMMAND = "import sys, zofc_device.cli as c; sys.exit(c.main(sys.argv[1:]))"
-SAVE_ALWAYS = "import zofc_device.lesson as l; l.SAVE_SECONDS = 0; l.SAVE_SHARE = 0; "
+SAVE_ALWAYS = "import zofc_device.progress as p; p.SAVE_SECONDS = 0; p.SAVE_SHARE = 0; "
 
 
 @pytest.fixture
@@ -110,7 +116,7 @@ def test_a_killed_lesson_goes_on_to_the_same_result(device_pair: Callable[..., P
         assert process.returncode == -signal.SIGKILL, "it was to be killed in between"
         kills += 1
         assert (bundle / STATE).read_bytes() == state
-        assert Bundle(bundle).read(PROGRESS).values["classes"] == ["ant", "bee", "cat", "dog"]
+        assert Bundle(bundle).read(PROGRESS).values["model"]["classes"] == ["ant", "bee", "cat", "dog"]
     with python(COMMAND, *words) as process:
         err = process.communicate()[1]
         assert process.returncode == 0 and "goes on in epoch" in err, err
@@ -125,6 +131,76 @@ def test_a_killed_lesson_goes_on_to_the_same_result(device_pair: Callable[..., P
         assert (ours.tensors[name] == value).all(), name
 
 
+SLOW_FEATURES = (
+    "import time, zofc_device.model as m; embed = m.Model.embed\n"
+    "def slow(*words):\n    time.sleep(1.2)\n    return embed(*words)\n"
+    "m.Model.embed = slow\n"
+)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["new classes", "known and new ones"])
+def test_features_that_a_killed_lesson_has_evaluated_are_kept(
+    device_pair: Callable[..., Pair], tmp_path: Path, known: bool
+) -> None:
+    _, device = device_pair("ridge/base")
+    bundle, lesson = device.bundle.path, make_lesson("cat", "dog", images=40)
+    folder = write_folder(lesson | (make_lesson("ant", images=60) if known else {}), tmp_path / "new")
+    device.save(tmp_path / "whole")
+    process = python(SLOW_FEATURES + COMMAND, "learn", bundle, folder)  # saved at the usual intervals
+    while process.poll() is None and not (saved := known_features(bundle, part=int(known))):
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL and 0 < saved < 80
+    with python(COMMAND, "learn", bundle, folder) as process:
+        assert "the interrupted lesson goes on" in process.communicate()[1] and process.returncode == 0
+    zofc_device.load(tmp_path / "whole").learn(f"folder:{folder}")
+    ours, whole = Bundle(bundle).read(), Bundle(tmp_path / "whole").read()
+    assert ours.values["classes"] == whole.values["classes"] and not (bundle / PROGRESS).exists()
+    for name, value in whole.tensors.items():
+        np.testing.assert_allclose(ours.tensors[name], value, rtol=1e-4, atol=1e-6)
+
+
+def known_features(bundle: Path, part: int) -> int:
+    """How many images' features a part of an interrupted lesson has kept."""
+    if not (bundle / PROGRESS).exists():
+        return 0
+    saved = Bundle(bundle).read(PROGRESS)
+    return len(saved.tensors.get("features/frozen", ())) if saved.values["position"]["part"] == part else 0
+
+
+def test_a_lesson_whose_end_was_saved_is_not_learned_twice(
+    device_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _, device = device_pair("ridge/base")
+    bundle = device.bundle.path
+    monkeypatch.setattr(progress_module, "SAVE_SECONDS", -1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(progress_module.Progress, "drop", lambda _: None)  # as if it were killed before
+        device.learn(SECOND)
+    assert (bundle / PROGRESS).exists()
+    state = (bundle / STATE).read_bytes()
+    import_bundle(bundle, tmp_path / "run")  # nothing is under way
+    zofc_device.load(bundle).learn(SECOND)  # the same command again
+    assert (bundle / STATE).read_bytes() == state and not (bundle / PROGRESS).exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(progress_module.Progress, "drop", lambda _: None)
+        device.learn(make_lesson("fox", images=4))
+    device.learn(make_lesson("gnu", images=4))  # another one is not held up
+    assert device.classes == ("ant", "bee", "cat", "dog", "fox", "gnu")
+
+
+def test_the_time_between_two_saved_states_is_bounded(
+    device_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, device = device_pair("simplecil/base")
+    progress = progress_module.Progress(device.bundle, device.bundle.read(), "a lesson")
+    clock = iter(range(0, 600, 60))
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))  # a minute to write
+    progress.save(device.bundle.read(), {}, {"part": 0})
+    assert progress.pause == progress_module.MOST_SECONDS <= 10
+
+
 def test_a_reader_that_stops_ends_the_command_quietly(device_pair: Callable[..., Pair]) -> None:
     bundle = device_pair("simplecil/base")[1].bundle.path
     with python(COMMAND, "info", bundle) as process:
@@ -137,8 +213,8 @@ def test_another_lesson_waits_until_an_interrupted_one_is_finished_or_dropped(
     device_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, device = device_pair("zofc/base", *SLOW)
-    monkeypatch.setattr(lesson_module, "SAVE_SECONDS", 0.0)
-    monkeypatch.setattr(lesson_module, "SAVE_SHARE", 0.0)
+    monkeypatch.setattr(progress_module, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(progress_module, "SAVE_SHARE", 0.0)
     heard: list[str] = []
 
     def stop(text: str) -> None:
@@ -163,7 +239,7 @@ def test_an_interrupted_lesson_is_not_dropped_by_more_images_of_known_classes(
 ) -> None:
     _, device = device_pair("ridge/base")
     state = device.bundle.read()
-    device.bundle.write(State(state.tensors, {**state.values, "lesson": "of others", "epoch": 0, "step": 1}), PROGRESS)
+    device.bundle.write(State(state.tensors, {"lesson": "of others"}), PROGRESS)
     with pytest.raises(zofc_device.BundleError, match="was interrupted"):
         device.learn(FIRST)
     assert (device.bundle.path / PROGRESS).exists()
@@ -194,6 +270,23 @@ def test_a_full_disk_leaves_the_state_intact(device_pair: Callable[..., Pair], m
     device.learn(SECOND)
 
 
+def test_a_disk_that_fails_after_the_state_was_replaced_is_not_called_intact(
+    device_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, device = device_pair("simplecil/base")
+    kinds = []
+
+    def fail_on_folders(number: int) -> None:
+        kinds.append(stat.S_ISDIR(os.fstat(number).st_mode))
+        if kinds[-1]:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail_on_folders)
+    with pytest.raises(zofc_device.BundleError, match="the new state was saved, but a power cut now could undo it"):
+        device.learn(SECOND)
+    assert kinds == [False, True] and device.bundle.read().values["classes"] == ["ant", "bee", "cat", "dog"]
+
+
 # -- damage ----------------------------------------------------------------------------------------------------------
 
 
@@ -208,11 +301,23 @@ def edit_manifest(bundle: Path, **changes: object) -> None:
     (bundle / "manifest.json").write_text(json.dumps(manifest | changes), "utf-8")
 
 
+def edit_state(bundle: Path, old: bytes, new: bytes) -> None:
+    content = (bundle / STATE).read_bytes()
+    assert old in content
+    (bundle / STATE).write_bytes(content.replace(old, new, 1))
+
+
+def fill_state(bundle: Path) -> None:
+    state = read_state(bundle)
+    undefined = {**state.tensors, "head.sigma": torch.tensor(float("nan"))}
+    (bundle / STATE).write_bytes(pack_state(undefined, state.values))
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no bundle": (lambda b: (b / "manifest.json").unlink(), "not a bundle"),
     "cut manifest": (lambda b: (b / "manifest.json").write_text('{"format":'), "cannot be read"),
     "manifest of nothing": (lambda b: (b / "manifest.json").write_text("[]"), "not the manifest"),
-    "another version": (lambda b: edit_manifest(b, version=2), "version 2; this zofc-device reads version 1"),
+    "another version": (lambda b: edit_manifest(b, version=1), "version 1; this zofc-device reads version 2"),
     "another method": (lambda b: edit_manifest(b, method={"name": "lae", "readout": "rows"}), "method.name"),
     "manifest without sizes": (lambda b: edit_manifest(b, backbone={"width": 24}), "the manifest is damaged"),
     "manifest of other groups": (lambda b: edit_manifest(b, optimize=3), "the manifest is damaged"),
@@ -224,6 +329,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         "does not fit the state",
     ),
+    "manifest without checksums": (lambda b: edit_manifest(b, files={}), "have no checksum for"),
+    "class name": (lambda b: edit_state(b, b"ant", b"ANT"), "state.safetensors: damaged, its checksum"),
+    "tensors that are not finite": (lambda b: fill_state(b), "holds values that are not finite"),
     "weights": (lambda b: flip(b / "weights.bin"), "weights.bin: damaged, its checksum differs"),
     "missing weights": (lambda b: (b / "weights.bin").unlink(), "weights.bin: No such file"),
     "graph": (lambda b: flip(b / "enter.onnx"), "enter.onnx: damaged, its checksum differs"),
@@ -243,6 +351,61 @@ def test_damage_is_one_line(kind: str, device_pair: Callable[..., Pair], command
     code, _, error = command("predict", device.bundle.path, tmp_path / "known" / "ant")
     assert code == 1
     assert error.startswith("error: ") and error.count("\n") == 1 and message in error, error
+
+
+def test_a_manifest_without_a_setting_of_a_group_is_refused(device_pair: Callable[..., Pair], command: Command) -> None:
+    _, device = device_pair("zofc/base")
+    optimize = json.loads((device.bundle.path / "manifest.json").read_text("utf-8"))["optimize"]
+    del optimize["peft"]["momentum"]
+    edit_manifest(device.bundle.path, optimize=optimize)
+    code, _, error = command("info", device.bundle.path)
+    assert code == 1 and "the manifest is damaged" in error and "momentum" in error, error
+
+
+def test_answers_that_are_not_finite_are_an_error(
+    device_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, device = device_pair("simplecil/base")
+    monkeypatch.setattr(type(device.extractor), "features", lambda *_: np.full((1, 24), np.nan))
+    with pytest.raises(zofc_device.BundleError, match="its answers are not finite"):
+        device.predict(FIRST["ant"][0])
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("predict", "BUNDLE", "EMPTY"), "no images"),
+        (("info", "BUNDLE", "--threads", "-3"), "threads: expected at least 1"),
+    ],
+)
+def test_words_that_make_no_sense_are_one_line(
+    words: tuple[str, ...], text: str, device_pair: Callable[..., Pair], command: Command, tmp_path: Path
+) -> None:
+    bundle = device_pair("simplecil/base")[1].bundle.path
+    (tmp_path / "empty").mkdir()
+    code, out, error = command(*({"BUNDLE": bundle, "EMPTY": tmp_path / "empty"}.get(word, word) for word in words))
+    assert code == 1 and not out and text in error and error.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("words", [["info"], ["predict"]])
+def test_an_output_on_a_full_disk_is_one_line(
+    device_pair: Callable[..., Pair], words: list[str], tmp_path: Path
+) -> None:
+    bundle = device_pair("simplecil/base")[1].bundle.path
+    FIRST["ant"][0].save(tmp_path / "x.png")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "device" / "src")}
+    call = [
+        sys.executable,
+        "-c",
+        COMMAND,
+        *words,
+        str(bundle),
+        *([str(tmp_path / "x.png")] if words == ["predict"] else []),
+    ]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(call, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and done.stderr == "error: No space left on device\n"
 
 
 @pytest.mark.parametrize("content", [b"", b"no image", b"\x89PNG\r\n\x1a\n" + bytes(40)], ids=["empty", "text", "cut"])
@@ -282,14 +445,26 @@ def test_differences_of_integer_activations_are_refused(
         device.learn(SECOND)
 
 
-def test_a_bundle_to_predict_alone_predicts(device_pair: Callable[..., Pair], device_graphs: Path) -> None:
+def test_a_bundle_to_predict_alone_predicts(
+    device_pair: Callable[..., Pair], device_graphs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, device = device_pair("simplecil/base")
     bundle = device.bundle.path
     manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
     edit_manifest(bundle, graphs={"predict": manifest["graphs"]["predict"]})
+    predict, sizes = Runtime.run, list[int]()
+
+    def run(runtime: Runtime, graph: str, **inputs: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        sizes.append(len(inputs["images"]))
+        return predict(runtime, graph, **inputs)
+
+    monkeypatch.setattr(Runtime, "run", run)
     (bundle / STATE).unlink()
     alone, whole = zofc_device.load(bundle), zofc_device.load(device_graphs)
     assert alone.classes == ("ant", "bee")
     np.testing.assert_allclose(alone.predict_proba(FIRST["ant"]), whole.predict_proba(FIRST["ant"]), atol=1e-4)
+    sizes.clear()
+    monkeypatch.setattr(type(alone.extractor), "_micro_batch", lambda *_: 2)  # as a budget may ask for
+    assert len(alone.predict(SECOND["cat"])) == 20 and max(sizes) == 2
     with pytest.raises(zofc_device.BundleError, match="cannot learn"):
         alone.learn(SECOND)

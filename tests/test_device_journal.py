@@ -20,6 +20,7 @@ from zofc.runfolder.journal import read_journal
 from zofc.runfolder.journal_records import SetEnd, SetStart, SetStep
 from zofc.runfolder.names import JOURNAL_FILE
 from zofc_device import lesson as lesson_module
+from zofc_device import progress as progress_module
 from zofc_device.bundle import Bundle
 from zofc_device.steps import Placement
 
@@ -58,7 +59,7 @@ class Stopped(BaseException):
 
 def interrupt(device: zofc_device.Learner, lesson: Any, at: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Learn a lesson that is cut off before some of its steps, and begun again; progress is saved at every third."""
-    monkeypatch.setattr(lesson_module, "SAVE_SHARE", 0)
+    monkeypatch.setattr(progress_module, "SAVE_SHARE", 0)
     step, save = Placement.step, lesson_module.Lesson._save
 
     def save_some(self: Any, *given: Any) -> None:
@@ -72,7 +73,7 @@ def interrupt(device: zofc_device.Learner, lesson: Any, at: list[int], monkeypat
                 raise Stopped
             return step(self, *given)
 
-        monkeypatch.setattr(lesson_module, "SAVE_SECONDS", -1.0)
+        monkeypatch.setattr(progress_module, "SAVE_SECONDS", -1.0)
         monkeypatch.setattr(lesson_module.Lesson, "_save", save_some)
         monkeypatch.setattr(Placement, "step", stop)
         with pytest.raises(Stopped):
@@ -133,13 +134,35 @@ def test_an_interrupted_lesson_has_the_journal_of_one_that_was_not(
     assert displacement(adapter_of(tmp_path / "base"), found.tensors, adapter_of(bundle)) < 1e-5
 
 
+def test_a_lesson_that_was_saved_after_its_last_step_ends_its_journal_once(
+    device_pair: Callable[..., Pair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, device = device_pair("zofc/base", *FEW)
+    device.save(tmp_path / "base")
+    finish = lesson_module.Lesson._finish
+
+    def stop(self: Any, unseen: Any) -> None:
+        self._save()
+        raise Stopped
+
+    monkeypatch.setattr(progress_module, "SAVE_SECONDS", -1.0)
+    monkeypatch.setattr(lesson_module.Lesson, "_finish", stop)
+    with pytest.raises(Stopped):
+        device.learn(SECOND)
+    monkeypatch.setattr(lesson_module.Lesson, "_finish", finish)
+    zofc_device.load(device.bundle.path).learn(SECOND)
+    journal = read_journal(device.bundle.path / JOURNAL_FILE, None)
+    assert [type(entry) for entry, _ in journal.entries[1:]] == [SetStart, *[SetStep] * 20, SetEnd]
+    assert LessonReplay(tmp_path / "base", device.bundle.path).check().problem is None
+
+
 def test_a_lesson_that_was_dropped_is_not_in_the_journal(
     device_pair: Callable[..., Pair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, device = device_pair("zofc/base", *FEW)
     device.save(tmp_path / "base")
-    monkeypatch.setattr(lesson_module, "SAVE_SECONDS", -1.0)
-    monkeypatch.setattr(lesson_module, "SAVE_SHARE", 0)
+    monkeypatch.setattr(progress_module, "SAVE_SECONDS", -1.0)
+    monkeypatch.setattr(progress_module, "SAVE_SHARE", 0)
     device.learn(SECOND)
     step = Placement.step
     monkeypatch.setattr(Placement, "step", lambda self, *given: step(self, *given) if given[-1] < 9 else 1 / 0)

@@ -142,6 +142,20 @@ def test_other_orders_are_refused(device_pair: Callable[..., Pair], name: str, g
     assert device.classes == ("ant", "bee")
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [("optimize.peft.lr=0.0", FORWARD), ("optimize.peft.order=first", "optimize.peft.lr=0.0"),
+     ("optimize.peft.order=first", "optimize.peft.optimizer=adam", "optimize.peft.tasks=1")],
+)  # fmt: skip
+def test_groups_that_do_not_move_any_more_may_have_any_settings(
+    device_pair: Callable[..., Pair], settings: tuple[str, ...]
+) -> None:
+    learner, device = device_pair("zofc/base", *settings)
+    learner.learn(SECOND)
+    device.learn(SECOND)
+    np.testing.assert_allclose(device.predict_proba(SECOND["cat"]), learner.predict_proba(SECOND["cat"]), atol=1e-4)
+
+
 def test_answers_have_the_forms_of_zofc(device_pair: Callable[..., Pair]) -> None:
     learner, device = device_pair("simplecil/base")
     ours, theirs = device.predict(FIRST["ant"], top=2), learner.predict(FIRST["ant"], top=2)

@@ -264,6 +264,18 @@ def test_a_bundle_that_only_predicts_has_no_state(run: Path, tmp_path: Path) -> 
         ("ease-fo/cifar100-inc5", [], "ease cannot be exported: it adds an adapter for every task"),
         ("zofc-lora/cifar100-inc5", [], "lora cannot be exported, only adapter"),
         ("adapter-fo/cifar100-inc5", [], "need a backward pass.*--predict-only"),
+        (
+            "classifier-zo/cifar100-inc5",
+            [],
+            "optimize.head.order: a bundle learns with first, not zeroth.*--predict-only",
+        ),
+        ("adapter-zo/cifar100-inc5", [], "optimize.head.order: a bundle learns with first"),
+        (
+            "classifier-fo/base",
+            ["optimize.head.optimizer=adam"],
+            "optimizer: a bundle learns with sgd or sign, not adam",
+        ),
+        ("classifier-fo/base", ["head.init=normal"], "head.init: a bundle cannot draw new rows as torch draws normal"),
     ],
 )
 def test_other_methods_are_refused_with_the_reason(name: str, overrides: list[str], text: str) -> None:
@@ -273,6 +285,12 @@ def test_other_methods_are_refused_with_the_reason(name: str, overrides: list[st
 
 def test_predictions_of_a_first_order_adapter_can_be_exported() -> None:
     check_exportable(load_recipe("adapter-fo/cifar100-inc5"), predict_only=True, tasks=1)
+
+
+@pytest.mark.parametrize("change", ["tasks=1", "lr=0.0"])
+def test_groups_that_do_not_move_any_more_are_exported(change: str) -> None:
+    adam = ["optimize.peft.order=first", "optimize.peft.optimizer=adam", f"optimize.peft.{change}"]
+    check_exportable(load_recipe("zo-ridge/base", adam), predict_only=False, tasks=1)
 
 
 def test_only_bundles_are_replaced(run: Path, copied: Path, tmp_path: Path) -> None:
@@ -402,11 +420,16 @@ def damaged(path: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
         content = bundle.pack_state({**state.tensors, "head.sigma": torch.tensor(float("nan"))}, state.values)
         return lambda: (path / "state.safetensors").write_bytes(content)
 
-    yield "version 2 of the format; this zofc reads version 1", write(version=2)
+    yield "version 1 of the format; this zofc reads version 2", write(version=1)
     yield "not the manifest of a bundle", write(format="other")
     yield "does not list the files", write(files=None)
+    files = {name: entry for name, entry in manifest["files"].items() if name != "tangents.onnx"}
+    yield "does not list the files", write(files=files)
     yield "is not the name of a file", write(files={**manifest["files"], "../x": {}})
     yield "manifest.json: damaged, it is not JSON", lambda: (path / "manifest.json").write_text("{")
+    content = (path / "state.safetensors").read_bytes()
+    edited = content.replace(state.values["classes"][0].encode(), b"?" * len(state.values["classes"][0].encode()), 1)
+    yield "state.safetensors: damaged, its checksum differs", lambda: (path / "state.safetensors").write_bytes(edited)
     yield "other weights than those of the backbone", write(backbone={"checksum": "0"})
     yield "its accuracies cannot be read", write(run=None)
     yield "weights.bin: damaged, its checksum differs", flip("weights.bin")

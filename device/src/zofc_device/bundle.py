@@ -3,6 +3,7 @@ and the errors that name them."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -17,13 +18,8 @@ from safetensors.numpy import save
 
 from zofc_device.directions import Array
 
-try:
-    import fcntl
-except ImportError:  # not on every platform
-    fcntl = None  # type: ignore[assignment]
-
-FORMAT, STATE_FORMAT, VERSION = "zofc-bundle", "zofc-bundle-state", 1
-MANIFEST, PROJECTION = "manifest.json", "projection.safetensors"
+FORMAT, STATE_FORMAT, VERSION = "zofc-bundle", "zofc-bundle-state", 2
+MANIFEST, WEIGHTS, PROJECTION = "manifest.json", "weights.bin", "projection.safetensors"
 STATE, PROGRESS = "state.safetensors", "progress.safetensors"  # the latter while a lesson is under way
 DTYPES = {"float64": "F64", "float32": "F32", "int64": "I64", "int32": "I32", "uint8": "U8", "bool": "BOOL"}
 REMEDY = "export the run again, or restore the file from a copy"
@@ -59,10 +55,19 @@ class Bundle:
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise BundleError(f"{file}: not the manifest of a bundle: its format is not {FORMAT}")
         if content.get("version") != VERSION:
-            raise BundleError(f"{file}: version {content.get('version')!r}; this zofc-device reads version {VERSION}")
+            raise BundleError(
+                f"{file}: version {content.get('version')!r}; this zofc-device reads version {VERSION}: export the run "
+                "again, with the zofc that this zofc-device came with"
+            )
         self.manifest: dict[str, Any] = content
-        for name, entry in content["files"].items():
-            self._verify(self.path / Path(name).name, entry["sha256"])
+        files = {name: entry["sha256"] for name, entry in content["files"].items()}
+        needed = {WEIGHTS, *(entry["file"] for entry in content["graphs"].values())}
+        if unlisted := sorted(needed - files.keys()) or [name for name in files if name != Path(name).name]:
+            raise BundleError(
+                f"{file}: damaged, its files have no checksum for {unlisted[0]}, or are elsewhere; {REMEDY}"
+            )
+        for name, expected in files.items():
+            self._verify(self.path / name, expected)
         self._projections: dict[int, Array] = {}
 
     def _verify(self, file: Path, expected: str) -> None:
@@ -85,42 +90,49 @@ class Bundle:
                 tensors = {key: content.get_tensor(key) for key in content.keys()}  # noqa: SIM118 not a dict
             known = metadata.get("format") == STATE_FORMAT and metadata.get("version") == str(VERSION)
             values = json.loads(metadata["state"])
-            whole = known and metadata["checksum"] == checksum(tensors) and isinstance(values, dict)
+            whole = known and metadata["checksum"] == checksum(tensors, metadata["state"]) and isinstance(values, dict)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise BundleError(f"{file}: damaged, it cannot be read; restore it from a copy") from error
         if not whole:
             raise BundleError(f"{file}: damaged, its checksum or version differs; restore it from a copy")
+        if strange := _not_finite(tensors):
+            raise BundleError(f"{file}: damaged, '{strange}' holds values that are not finite; restore it from a copy")
         return State(tensors, values)
 
     def write(self, state: State, name: str = STATE) -> None:
         """Replace a state: a reader sees the old file or the new one, never a part of it."""
-        file, temporary = self.path / name, self.path / f".{name}.tmp"
+        file, temporary, text = self.path / name, self.path / f".{name}.tmp", json.dumps(state.values)
+        if strange := _not_finite(state.tensors):
+            raise DeviceError(f"'{strange}' became infinite or undefined, so nothing was saved; check the images")
         tensors = {key: np.ascontiguousarray(value).reshape(value.shape) for key, value in state.tensors.items()}
-        metadata = {"format": STATE_FORMAT, "version": str(VERSION), "checksum": checksum(tensors)}
+        metadata = {"format": STATE_FORMAT, "version": str(VERSION), "checksum": checksum(tensors, text)}
+        outcome, remedy = "what was saved before is intact", "free some space, or make the folder writable"
         try:
             with temporary.open("wb") as content:
-                content.write(save(tensors, {**metadata, "state": json.dumps(state.values)}))
+                content.write(save(tensors, {**metadata, "state": text}))
                 content.flush()
                 os.fsync(content.fileno())
             temporary.replace(file)
+            outcome, remedy = "the new state was saved, but a power cut now could undo it", "check the disk"
             folder = os.open(self.path, os.O_RDONLY)
-            os.fsync(folder)  # of the new name
-            os.close(folder)
+            try:
+                os.fsync(folder)  # of the new name
+            finally:
+                os.close(folder)
         except OSError as error:
             temporary.unlink(missing_ok=True)
-            remedy = "free some space, or make the folder writable, and give the same command again"
-            raise BundleError(f"{file}: {error.strerror}; what was saved before is intact: {remedy}") from error
+            raise BundleError(f"{file}: {error.strerror}; {outcome}: {remedy}") from error
 
     def projection(self, size: int) -> Array:
-        """The random projection of a width, (features, size); orthogonal ones begin with the same columns."""
+        """The random projection of a width, (features, size); orthogonal ones begin with the same columns, and only the
+        largest of them is stored."""
         if size not in self._projections:
             with safe_open(self.path / PROJECTION, framework="numpy") as content:
-                stored = [content.get_tensor(key) for key in content.keys()]  # noqa: SIM118 not a dict
-            first = [one[:, :size] for one in stored if one.shape[1] > size and self.manifest["ridge"]["orthogonal"]]
-            fitting = [one for one in stored if one.shape[1] == size] + first
-            if not fitting:
+                names, own = list(content.keys()), f"projection.{size}"
+                stored = content.get_tensor(own if own in names else names[0])
+            if stored.shape[1] < size:
                 raise BundleError(f"{self.path / PROJECTION}: no projection of width {size}; {REMEDY}")
-            self._projections = {size: np.ascontiguousarray(fitting[0])}
+            self._projections = {size: np.ascontiguousarray(stored[:, :size])}
         return self._projections[size]
 
     @contextmanager
@@ -132,16 +144,20 @@ class Bundle:
             raise BundleError(f"{self.path}: cannot be written: {error.strerror}; copy the bundle elsewhere") from error
         with file:
             try:
-                if fcntl is not None:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise BundleError(f"{self.path}: another process is learning; wait until it has finished") from error
             yield
 
 
-def checksum(tensors: Mapping[str, Array]) -> str:
-    """sha256 of names, types, shapes and values, in the order of the names."""
-    code = hashlib.sha256()
+def _not_finite(tensors: Mapping[str, Array]) -> str | None:
+    """The first tensor with a value that is not finite."""
+    return next((name for name, value in tensors.items() if not np.isfinite(value).all()), None)
+
+
+def checksum(tensors: Mapping[str, Array], values: str) -> str:
+    """sha256 of the JSON text, then of names, types, shapes and values of the tensors, in the order of the names."""
+    code = hashlib.sha256(values.encode())
     for name in sorted(tensors):
         value = tensors[name]
         code.update(json.dumps([name, DTYPES[str(value.dtype)], list(value.shape)]).encode())

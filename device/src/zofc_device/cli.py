@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zofc_device.bundle import DeviceError
-from zofc_device.images import image_files
+from zofc_device.images import ImageError, image_files
 from zofc_device.learner import Learner
 
 
@@ -21,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         options.command(options)
+        sys.stdout.flush()
     except DeviceError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
@@ -28,12 +29,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("error: there is not enough memory; give a smaller --memory, or smaller images", file=sys.stderr)
         return 1
     except BrokenPipeError:  # whoever read the output has stopped; what is left of it goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
+        return 1
+    except OSError as error:  # such as an output on a full disk
+        _silence()
+        name = f"{error.filename}: " if error.filename else ""
+        print(f"error: {name}{error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("stopped; the same command goes on from what was saved last", file=sys.stderr)
         return 130
     return 0
+
+
+def _silence() -> None:
+    """Nothing more is printed, at the exit neither."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -95,13 +106,19 @@ def _info(options: argparse.Namespace) -> None:
 
 def _predict(options: argparse.Namespace) -> None:
     learner = _open(options)
-    for file in [str(file) for path in options.images for file in (image_files(path) if path.is_dir() else [path])]:
+    for file in [str(file) for path in options.images for file in (_inside(path) if path.is_dir() else [path])]:
         [best] = learner.predict(file, options.top)
         if options.json:
             classes = [{"name": one.name, "probability": one.probability} for one in best]
             print(json.dumps({"image": file, "classes": classes}), flush=True)
         else:
             print(f"{file}: " + ", ".join(f"{one.name} {100 * one.probability:.1f} %" for one in best), flush=True)
+
+
+def _inside(folder: Path) -> list[Path]:
+    if not (files := image_files(folder)):
+        raise ImageError(f"{folder}: no images")
+    return files
 
 
 def _learn(options: argparse.Namespace) -> None:

@@ -6,7 +6,6 @@ Features are small, so those of a whole batch are gathered, in float64: micro-ba
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,6 +49,14 @@ class Extractor:
         self.runtime.load(*(["frozen"] if adapter is None else ["enter", "features"]))
         return np.concatenate(self._map(evaluate, pixels, most=most)).astype(np.float64)
 
+    def predict(self, pixels: Array) -> tuple[Array, Array]:
+        """Probabilities and features of the model as it was exported."""
+        self.runtime.load("predict")
+        size = min(self._micro_batch(0), MOST_IMAGES)
+        parts = [self.runtime.run("predict", images=pixels[i : i + size]) for i in range(0, len(pixels), size)]
+        chances, features = (np.concatenate([part[key] for part in parts]) for key in ("probabilities", "features"))
+        return chances, features
+
     def around(self, pixels: Array, adapter: Array, vectors: Array, plan: Plan, center: bool) -> Points:
         """Features at the points of a plan's estimator along directions (queries, [batch,] size), or the tangents along
         them; at the center if asked for, or if the estimator reads it."""
@@ -86,19 +93,17 @@ class Extractor:
         if tangents not in self._sizes:
             numbers = self.tokens * self.width * max(self.tokens, 256) // 256  # beyond, attention needs most of it
             image, resident = 4 * numbers * (OWN_NUMBERS + POINT_NUMBERS * (1 + tangents)), resident_bytes()
+            self.reserve(image, "one image at a time")
             room = (self.memory - resident) // image
-            if room < 1:
-                least = -(-(resident + image) // 10**6)
-                raise DeviceError(f"memory: one image at a time needs about {least} MB, not {self.memory // 10**6} MB")
-            self._sizes[tangents] = min(1 << (room.bit_length() - 1), MOST_IMAGES)
+            self._sizes[tangents] = min(1 << (max(room, 1).bit_length() - 1), MOST_IMAGES)
         return self._sizes[tangents]
+
+    def reserve(self, size: int, what: str) -> None:
+        """Refuse what needs so many more bytes than the budget has."""
+        if self.memory is not None and (least := resident_bytes() + size) > self.memory:
+            raise DeviceError(f"memory: {what} needs about {-(-least // 10**6)} MB, not {self.memory // 10**6} MB")
 
 
 def resident_bytes() -> int:
-    """Memory that this process occupies now; where the system does not say, the most so far."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        import resource
-
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    """Memory that this process occupies now, on Linux."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

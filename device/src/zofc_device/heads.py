@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from zofc_device.directions import Array, stream, torch_uniform
+from zofc_device.directions import Array, torch_uniform
 
 TINY = 1e-12  # least length that a vector is divided by
 
@@ -32,12 +32,6 @@ class Head:
 
     kind: str  # cosine | linear
     tasks: Sequence[int]
-
-    @property
-    def names(self) -> list[str]:
-        """The tensors that the scores depend on."""
-        biases = [f"head.bias.{task}" for task in self.tasks] if self.kind == "linear" else ["head.sigma"]
-        return [*(f"head.rows.{task}" for task in self.tasks), *biases]
 
     def scores(self, values: Mapping[str, Array], features: Array) -> Array:
         """Scores (..., batch, classes) in float64."""
@@ -95,14 +89,10 @@ def log_softmax(scores: Array) -> Array:
 
 
 def start_rows(kind: str, init: str, classes: int, width: int, seed: int, task: int) -> dict[str, Array]:
-    """Rows and bias of a new task as torch would draw them; `normal` and `trunc-normal` come from a stream of our own
-    with the same distribution."""
+    """Rows and bias of a new task as torch would draw them."""
     bound = 1 / sqrt(width) if kind == "cosine" or init == "torch" else sqrt(3 / width)
     both = torch_uniform(classes * width + classes, bound, seed, "head", task)
     rows, bias = both[: classes * width].reshape(classes, width), both[classes * width :]
-    if init in ("normal", "trunc-normal"):
-        deviation = 0.001 if init == "normal" else 0.02
-        rows = stream(seed, "head", task).normal(0, deviation, rows.shape).astype(np.float32)
     rows = np.zeros_like(rows) if init == "zeros" else rows
     bias = bias if init == "torch" else np.zeros_like(bias)
     return {f"head.rows.{task}": rows} | ({f"head.bias.{task}": bias} if kind == "linear" else {})

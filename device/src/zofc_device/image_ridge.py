@@ -51,9 +51,7 @@ class ImageRidge(Ridge):
         """Whether `left_out` has images of every class: always, once something was learned here."""
         return self.left_out is not None
 
-    def learn(
-        self, features: Array, labels: Array, rng: np.random.Generator | None = None, keys: Array | None = None
-    ) -> LeftOut:
+    def learn(self, features: Array, labels: Array, rng: np.random.Generator, keys: Array | None = None) -> LeftOut:
         """Include images and solve the regression anew; `keys` are content keys, of these features by default. The kept
         images that λ was chosen on."""
         del rng  # nothing is drawn
@@ -72,12 +70,8 @@ class ImageRidge(Ridge):
             self.gram, self.sums = self.add(*empty, self.features[some], self.labels[some])
         else:
             self.gram, self.sums = self.add(self.gram, self.sums, features, labels)
-        kept = slice(self.room)
-        self.keys, self.features, self.labels = (
-            self.keys[kept].copy(),
-            self.features[kept].copy(),
-            self.labels[kept].copy(),
-        )
+        for name in ("keys", "features", "labels"):
+            setattr(self, name, getattr(self, name)[: self.room].copy())
         return self._solve_anew()
 
     def _solve_anew(self) -> LeftOut:

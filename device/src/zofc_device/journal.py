@@ -9,7 +9,6 @@ import os
 import struct
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -28,23 +27,24 @@ class LessonJournal:
     """Appends the steps of a lesson. A saved state holds the position of its journal: what is after it never counted,
     and is cut off when a lesson begins or goes on."""
 
-    def __init__(self, model: Model, saved: dict[str, Any] | None) -> None:
+    def __init__(self, model: Model, resumed: bool) -> None:
         self.model, self.file = model, model.bundle.path / JOURNAL
-        position = (model.values if saved is None else saved).get("journal") or {}
+        position = model.values.get("journal") or {}
         self.length, self.checksum = position.get("length", 0), position.get("checksum", 0)
         self.adapter, self.rate = position.get("adapter"), position.get("rate")  # digest at its end; of the last step
         if self.length > (self.file.stat().st_size if self.file.exists() else 0):  # lost: begin another one
             self.length, self.adapter = 0, None
         elif not self.length and not model.values.get("lessons"):
             self.adapter = self._digest()  # as it was exported
-        self.active = saved is None or self.length > 0  # a lesson that began without a journal stays without
+        self.resumed, self.open = resumed, resumed and bool(position.get("open"))  # whether its end is still to come
+        self.active = not resumed or self.length > 0  # a lesson that began without a journal stays without
         self.in_file, self.waiting = self.length, bytearray()
 
-    def follow(self, placement: Placement, resumed: bool) -> None:
+    def follow(self, placement: Placement) -> None:
         """Record the steps of a lesson; its start too, unless it was interrupted."""
         if "peft" not in placement.optimizers or not self.active:
             return
-        if not resumed:
+        if not self.resumed:
             self._begin(placement)
         placement.on_move = self._record
 
@@ -68,7 +68,7 @@ class LessonJournal:
         start = zlib.compress(json.dumps(text).encode(), 9)
         content = b"" if known else b"".join(value.tobytes() for value in values.values())
         self._append(b"S", varint(len(start)) + start + zlib.compress(content, 9))
-        self.rate = None
+        self.rate, self.open = None, True
 
     def _record(self, optimizer: Optimizer, moved: bool, epoch: int, step: int, shares: Array) -> None:
         new_rate, scale = optimizer.plan.rate(epoch), optimizer.scale if moved else 1.0
@@ -81,12 +81,12 @@ class LessonJournal:
 
     def end(self, placement: Placement) -> None:
         """After the last step of a lesson."""
-        if placement.on_move is None:
+        if placement.on_move is None or not self.open:
             return
         parts = [self.model.tensors[name] for name in self.model.adapter]
         digests = b"".join(digest([part], 8) for part in parts)
         self._append(b"E", varint(0) + digests + bytes(len(parts)))
-        self.adapter = self._digest()
+        self.adapter, self.open = self._digest(), False
 
     def commit(self) -> None:
         """Bring all records to the disk; the model's state then holds the position."""
@@ -105,6 +105,7 @@ class LessonJournal:
             raise BundleError(f"{self.file}: {error.strerror}; what was saved before is intact: {remedy}") from error
         self.in_file, self.waiting = self.length, bytearray()
         position = {"length": self.length, "checksum": self.checksum, "adapter": self.adapter, "rate": self.rate}
+        position |= {"open": self.open}
         self.model.values |= {"journal": position} if self.length else {}
 
     def _append(self, kind: bytes, payload: bytes) -> None:

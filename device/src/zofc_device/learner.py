@@ -22,6 +22,7 @@ from zofc_device.features import Extractor
 from zofc_device.images import ImageError, Images, OneOrMore, list_images, open_images
 from zofc_device.lesson import AT_ONCE, Lesson, Say
 from zofc_device.model import Model
+from zofc_device.progress import Progress
 from zofc_device.runtime import Runtime
 from zofc_device.views import Views
 
@@ -74,7 +75,7 @@ class Learner:
     @property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes learned, in the order of learning."""
-        return self.runtime.predicted_classes() if self.model is None else tuple(self.model.classes)
+        return tuple(self.bundle.manifest["classes"] if self.model is None else self.model.classes)
 
     def learn(self, task: str | Mapping[str, OneOrMore], restart: bool = False) -> None:
         """Learn classes: `folder:PATH` with one sub-folder for each, or images by class name.
@@ -88,23 +89,29 @@ class Learner:
         with self.bundle.lock():
             tensors, values = self.bundle.read()  # another process may have learned since
             kept = {name: value for name, value in tensors.items() if not name.startswith(TYPICALITY)}
-            model = Model(self.bundle, self.extractor, State(kept, values))
             names, images, labels = open_images(task)
-            new = [name for name in names if name not in model.classes]
-            model.check(new, [name for name in names if name in model.classes])
-            if restart:
-                (self.bundle.path / PROGRESS).unlink(missing_ok=True)
-            known, ids = len(model.classes), {name: c for c, name in enumerate([*model.classes, *new])}
-            labels = np.array([ids[name] for name in names])[labels]
-            for fresh in (True, False):
-                if len(chosen := np.flatnonzero((labels >= known) == fresh)):
-                    lesson = Lesson(model, Images(images.items[i] for i in chosen), labels[chosen], self.say)
-                    lesson.train(new) if fresh else lesson.include_more(alone=not new)
-            when = datetime.now(UTC).isoformat(timespec="seconds")
-            entry = {"classes": names, "images": len(images), "tasks": int(bool(new)), "when": when}
-            model.values["lessons"] = [*values.get("lessons", ()), entry]
-            self.bundle.write(model.state)
-            (self.bundle.path / PROGRESS).unlink(missing_ok=True)
+            sizes, digests = images.inspect()
+            progress = Progress(self.bundle, State(kept, values), [names, labels.tolist(), digests], restart)
+            model = Model(self.bundle, self.extractor, progress.state)
+            known = len(values["classes"])
+            new = [name for name in names if name not in values["classes"]]
+            if progress.finished:
+                self.say("the interrupted lesson had been learned already")
+            else:
+                model.check(new, [name for name in names if name not in new])
+                ids = {name: c for c, name in enumerate([*values["classes"], *new])}
+                labels = np.array([ids[name] for name in names])[labels]
+                for part, some in enumerate((labels >= known, labels < known)):
+                    at = progress.position(1)  # in which part 0 is over
+                    if some.any() and (part or at is None):
+                        chosen = [item for item, mine in zip(images.items, some, strict=True) if mine]
+                        lesson = Lesson(model, Images(chosen), sizes[some], labels[some], part, progress, self.say)
+                        lesson.include_more() if part else lesson.train(new)
+                when = datetime.now(UTC).isoformat(timespec="seconds")
+                entry = {"classes": names, "images": len(images), "tasks": int(bool(new)), "when": when}
+                model.values["lessons"] = [*values.get("lessons", ()), {**entry, "digest": progress.lesson}]
+                self.bundle.write(model.state)
+                progress.drop()
             self.model = model
         if len(kept) < len(tensors):
             self.say('the statistics for "none of these" (zofc predict --reject) were dropped: only zofc keeps them up')
@@ -135,11 +142,13 @@ class Learner:
             some = range(start, min(start + AT_ONCE, len(given)))
             pixels = np.stack([self.extractor.views.test(given.load(index)) for index in some])
             if self.model is None:
-                found = self.runtime.run("predict", images=pixels)
-                yield found["probabilities"], found["features"]
+                chances, features = self.extractor.predict(pixels)
             else:
                 features = self.model.embed(pixels)
-                yield self.model.probabilities(self.model.scores(features)), features
+                chances = self.model.probabilities(self.model.scores(features))
+            if not np.isfinite(chances).all():
+                raise BundleError(f"{self.bundle.path}: its answers are not finite; {REMEDY}")
+            yield chances, features
 
     def evaluate(self, source: str | Mapping[str, OneOrMore], learned_only: bool = False) -> Evaluation:
         """Accuracy on `folder:PATH` or on images by class name; with `learned_only`, unknown classes are left out."""

@@ -41,7 +41,10 @@ class Model:
         if self.name not in METHODS:
             raise BundleError(f"manifest.json: method.name: expected {', '.join(METHODS)}, got {self.name!r}")
         self.adapter = [entry["name"] for entry in self.settings["adapter"] or ()]
-        self.plans = {name: Plan.of(name, group) for name, group in self.settings["optimize"].items()}
+        plans: dict[str, Any] = self.settings["optimize"]
+        self.last_tasks = {name: plan["tasks"] or math.inf for name, plan in plans.items()}
+        still = [name for name, last in self.last_tasks.items() if plans[name]["lr"] and len(self.tasks) < last]
+        self.plans = {name: Plan.of(name, plans[name]) for name in still}
         self.ridges = self._make_ridges()
         self.means = "means." if self.name == "simplecil" else "sums." if self.method.get("prototypes") else None
         if missing := [name for name in self.adapter if name not in self.tensors]:
@@ -118,11 +121,11 @@ class Model:
             raise DeviceError("a lesson of a single class has a constant loss; with head.kind=linear teach two or more")
 
     def groups(self) -> list[str]:
-        """What the current task may move: the adapter, the rows in the loss."""
+        """What the current task may move, be it at a rate of 0: the adapter, the rows in the loss."""
         if not self.trains or self.single:
             return []
         groups = ["peft", "head"] if self.adapter else ["head"]
-        return [name for name in groups if len(self.tasks) <= (self.plans[name].tasks or math.inf)]
+        return [name for name in groups if len(self.tasks) <= self.last_tasks[name]]
 
     def held_back(self, labels: Array) -> Array:
         """The images of the current task that no step may see, by which the fallback is judged; ascending."""
@@ -161,30 +164,31 @@ class Model:
 
     def regress(self, features: dict[str, Array], labels: Array, unseen: Array) -> str | None:
         """Include images in the regressions, `unseen` being those that no step saw; which of two answers, and why."""
-        if len(self.ridges) == 1:
-            for name, ridge in self.ridges.items():
-                ridge.learn(features[name], labels, self._held_out_stream())
+        both, keep = len(self.ridges) == 2, self.settings["ridge"]["strength_from"] == "images"
+        keys = content_keys(features["frozen"]) if both and keep else None
+        answers = [
+            ridge.learn(features[name], labels, self._held_out_stream(), keys) for name, ridge in self.ridges.items()
+        ]
+        if not both:
             return None
-        right, asked = self.tensors["fallback.right"].copy(), self.tensors["fallback.asked"]
-        trained, total = self.tensors["fallback.trained"], 0
-        keys = content_keys(features["frozen"])
-        trained = np.concatenate([trained, np.delete(keys, unseen)])
-        for number, (name, ridge) in enumerate(self.ridges.items()):
-            if isinstance(ridge, ImageRidge):  # asked about all images, so that it does not matter how they came
-                held = ridge.learn(features[name], labels, keys=keys)
-                fair = ~np.isin(ridge.keys[held.images], trained)
-                right[number], truth = 0, ridge.labels
-                trained = trained[np.isin(trained, ridge.keys)] if ridge.complete and number else trained
+        right, trained = self.tensors["fallback.right"].copy(), self.tensors["fallback.trained"]
+        if keys is not None:  # asked about all images, so that it does not matter how they came
+            trained = np.concatenate([trained, np.delete(keys, unseen)])
+            right, asked = np.zeros_like(right), 0
+        else:
+            asked = int(self.tensors["fallback.asked"])
+        for number, (held, ridge) in enumerate(zip(answers, self.ridges.values(), strict=True)):
+            if isinstance(ridge, ImageRidge):
+                fair, truth = ~np.isin(ridge.keys[held.images], trained), ridge.labels[held.images]
             else:
-                held = ridge.learn(features[name], labels, self._held_out_stream())
-                fair, truth = np.isin(held.images, unseen), labels
-            right[number] += int((held.scores.argmax(-1)[fair] == truth[held.images][fair]).sum())
-            total = int(fair.sum())
-        keep = isinstance(ridge, ImageRidge)
-        asked = np.array(total if keep else int(asked) + total, np.int64)
-        kept = trained if keep else self.tensors["fallback.trained"]
-        self.tensors |= {"fallback.right": right, "fallback.asked": asked, "fallback.trained": kept}
-        return self._explain(right, int(asked))
+                fair, truth = np.isin(held.images, unseen), labels[held.images]
+            right[number] += int((held.scores.argmax(-1)[fair] == truth[fair]).sum())
+        asked += int(fair.sum())
+        if isinstance(ridge, ImageRidge) and ridge.complete:
+            trained = trained[np.isin(trained, ridge.keys)]
+        counted = {"fallback.right": right, "fallback.asked": np.array(asked, np.int64), "fallback.trained": trained}
+        self.tensors |= counted
+        return self._explain(right, asked)
 
     def _explain(self, right: Array, asked: int) -> str:
         if not asked:
@@ -194,6 +198,15 @@ class Model:
             f"the {self.choice} features answer: of {asked} images that the adapter was not trained on, {with_it:.1f}"
             f" % are right with it, {without:.1f} % without"
         )
+
+    def reserve(self, images: int) -> None:
+        """Refuse a lesson of so many images whose regression needs more memory than there is."""
+        if self.ridges:
+            kept, working = zip(*(ridge.needed_bytes(images) for ridge in self.ridges.values()), strict=True)
+            now = sum(value.nbytes for ridge in self.ridges.values() for value in ridge.state().values())
+            self.extractor.runtime.load()  # what graphs take is free for the regression
+            need = sum(kept) - now + max(*working, 2 * sum(kept))  # which are copied twice when they are saved
+            self.extractor.reserve(need, f"the regression on {images} more images")
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
@@ -222,14 +235,17 @@ class Model:
             return self.ridges[self.choice].scores(features)
         return Head(self.kind, range(len(self.tasks))).scores(self.tensors, features)
 
-    def scores_left_out(self, features: Array, labels: Array, counts: Array) -> Array:
-        """Scores of images whose class means the rows are, each as if it were not among the `counts` of its class."""
-        scores, rows = self.scores(features), [self.tensors[f"head.rows.{task}"] for task in range(len(self.tasks))]
-        rest = counts[labels][:, None] * np.concatenate(rows)[labels] - features
-        lengths = np.linalg.norm(features, axis=-1) * np.linalg.norm(rest, axis=-1)
-        cosines = (features * rest).sum(-1) / np.maximum(lengths, 1e-8)
-        scores[np.arange(len(labels)), labels] = float(self.tensors["head.sigma"]) * cosines
-        return scores
+    def score(self, features: Array, labels: Array, counts: Array) -> Sample:
+        """Scored images; each as if it were not among the `counts` of its class, where rows are class means."""
+        scores = self.scores(features)
+        if self.kind == "cosine" and (self.means is not None or (self.trains and self.single)):
+            counts = counts if self.means is None else self.tensors[self.means + "counts"]
+            rows = np.concatenate([self.tensors[f"head.rows.{task}"] for task in range(len(self.tasks))])
+            rest = counts[labels][:, None] * rows[labels] - features
+            lengths = np.linalg.norm(features, axis=-1) * np.linalg.norm(rest, axis=-1)
+            cosines = (features * rest).sum(-1) / np.maximum(lengths, 1e-8)
+            scores[np.arange(len(labels)), labels] = float(self.tensors["head.sigma"]) * cosines
+        return Sample(scores, labels)
 
     def probabilities(self, scores: Array) -> Array:
         """Calibrated probabilities (batch, classes)."""

@@ -19,7 +19,7 @@ ESTIMATORS = {  # distances from the center in ε, their weights, the weight of 
 }
 ALLOWED = {
     "order": ("first", "zeroth"), "optimizer": ("sgd", "sign"), "schedule": ("constant", "cosine", "cosine99"),
-    "estimator": tuple(ESTIMATORS), "directions": KINDS, "per": ("batch", "image"), "length": ("own",),
+    "directions": KINDS, "per": ("batch", "image"), "length": ("own",),
 }  # fmt: skip
 
 
@@ -27,30 +27,30 @@ ALLOWED = {
 class Plan:
     """How one group is moved: a group of `optimize` in a manifest."""
 
-    order: str = "first"
-    epochs: int = 10
-    start: int = 0
-    tasks: int | None = None
-    steps: int | None = None
-    optimizer: str = "sgd"
-    lr: float = 0.01
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    schedule: str = "constant"
-    min_lr: float = 0.0
-    clip: float | None = None
-    estimator: str = "spsa"
-    queries: int = 4
-    epsilon: float = 1e-3
-    directions: str = "rademacher"
-    per: str = "batch"
-    length: str = "own"
+    order: str
+    epochs: int
+    start: int
+    steps: int | None
+    optimizer: str
+    lr: float
+    momentum: float
+    weight_decay: float
+    schedule: str
+    min_lr: float
+    clip: float | None
+    estimator: str
+    queries: int
+    epsilon: float
+    directions: str
+    per: str
+    length: str
 
     @classmethod
     def of(cls, name: str, settings: Mapping[str, Any]) -> Plan:
         """The plan of a group; settings of memory and speed are not read."""
-        plan = cls(**{field.name: settings[field.name] for field in fields(cls) if field.name in settings})
-        for key, allowed in ALLOWED.items():
+        plan = cls(**{field.name: settings[field.name] for field in fields(cls)})
+        estimators = {"estimator": tuple(ESTIMATORS)} if plan.order == "zeroth" else {}
+        for key, allowed in (ALLOWED | estimators).items():
             if (value := getattr(plan, key)) not in allowed:
                 raise BundleError(
                     f"optimize.{name}.{key}: a bundle can learn with {' or '.join(allowed)}, not {value!r}"

@@ -21,6 +21,7 @@ PATIENCE = 4  # the search for λ ends when so many in a row are no better
 HELD_OUT = 5  # one image of so many is held out
 MOST_ROWS = 1024  # images, or columns of the projection, at once
 MOST_LEFT_OUT = 500  # images of a task that are scored as if they had not been learned
+SQUARES_AT_ONCE = 4  # matrices at once while a regression is solved: images², regressors²
 BLOCK = 128  # rows of a triangular system that are solved at a time
 
 
@@ -51,13 +52,15 @@ class RidgeSettings:
 
 
 def factorize(gram: Array, strength: float) -> Array | None:
-    """The Cholesky factor of G + λI, if there is one."""
-    shifted = gram.copy()
-    shifted[np.diag_indices(len(gram))] += strength
+    """The Cholesky factor of G + λI, if there is one. For a while, λ is in G itself, which saves a copy."""
+    diagonal = gram.diagonal().copy()
     try:
-        return np.linalg.cholesky(shifted)
+        gram[np.diag_indices(len(gram))] += strength
+        return np.linalg.cholesky(gram)
     except np.linalg.LinAlgError:
         return None
+    finally:
+        gram[np.diag_indices(len(gram))] = diagonal
 
 
 def factorize_surely(gram: Array, strength: float) -> Array:
@@ -68,13 +71,19 @@ def factorize_surely(gram: Array, strength: float) -> Array:
 
 def solve(factor: Array, right: Array) -> Array:
     """(L Lᵀ)⁻¹ R by substitution, some rows at a time."""
-    x, starts = right.astype(np.float64), range(0, len(factor), BLOCK)
-    for i in starts:
-        j = i + BLOCK
-        x[i:j] = np.linalg.solve(factor[i:j, i:j], x[i:j] - factor[i:j, :i] @ x[:i])
-    for i in reversed(starts):
+    x = _substitute(factor, right)
+    for i in reversed(range(0, len(factor), BLOCK)):
         j = i + BLOCK
         x[i:j] = np.linalg.solve(factor[i:j, i:j].T, x[i:j] - factor[j:, i:j].T @ x[j:])
+    return x
+
+
+def _substitute(factor: Array, right: Array) -> Array:
+    """L⁻¹ R."""
+    x = right.astype(np.float64)
+    for i in range(0, len(factor), BLOCK):
+        j = i + BLOCK
+        x[i:j] = np.linalg.solve(factor[i:j, i:j], x[i:j] - factor[i:j, :i] @ x[:i])
     return x
 
 
@@ -94,9 +103,12 @@ def best_strength(gram: Array, truth: Array, scores: Callable[[Array], Array]) -
 
 
 def scores_alone(factor: Array, truth: Array) -> Array:
-    """Images that are left out one at a time: with A = (K + λI)⁻¹, image i scores Y_i − (A Y)_i / A_ii."""
-    inverse = solve(factor, np.eye(len(factor)))
-    return np.asarray(truth - (inverse @ truth) / inverse.diagonal()[:, None])
+    """Images that are left out one at a time: with A = (K + λI)⁻¹ = L⁻ᵀ L⁻¹, image i scores Y_i − (A Y)_i / A_ii."""
+    n, diagonal = len(factor), np.zeros(len(factor))
+    for start in range(0, n, MOST_ROWS):  # columns of L⁻¹, which are zero above the diagonal
+        below = _substitute(factor[start:, start:], np.eye(n - start, min(MOST_ROWS, n - start)))
+        diagonal[start : start + MOST_ROWS] = np.square(below).sum(0)
+    return np.asarray(truth - solve(factor, truth) / diagonal[:, None])
 
 
 def one_hot(labels: Array, classes: int) -> Array:
@@ -128,6 +140,16 @@ class Ridge:
         """The tensors to be saved."""
         return {self.prefix + name: getattr(self, name) for name in self.entries}
 
+    def needed_bytes(self, more: int) -> tuple[int, int]:
+        """What so many more images leave behind, and what learning them takes besides, at most."""
+        n, width, classes = len(self.labels) + more, self.settings.width, self.weights.shape[1]
+        wide, projections = max(self.size, self.settings.projection), 2 * width * self.settings.projection
+        by_images = self.by_images and n <= self.most_images
+        kept = n * width // 2 + wide * classes + (0 if by_images else self.size**2)
+        matrices = SQUARES_AT_ONCE * (n if by_images else self.size) ** 2
+        rows = n * (width + 2 * MOST_ROWS) if by_images else 2 * MOST_ROWS * self.size
+        return 8 * kept, 8 * (matrices + rows + projections)
+
     @property
     def by_images(self) -> bool:
         """Whether the features of the images are kept, not yet their sums."""
@@ -155,8 +177,9 @@ class Ridge:
         wide = features.astype(np.float64)
         return np.maximum(wide @ self.settings.project(len(self.weights)), 0) if self.settings.projection else wide
 
-    def learn(self, features: Array, labels: Array, rng: np.random.Generator) -> LeftOut:
+    def learn(self, features: Array, labels: Array, rng: np.random.Generator, keys: Array | None = None) -> LeftOut:
         """Include images and solve the regression anew; the answers to those of them that were left out."""
+        del keys  # which only ImageRidge keeps
         if self.by_images and len(self.labels) + len(labels) > self.most_images:  # too many: from now on, sums are kept
             kept, self.weights = (self.features, self.labels), np.zeros((self.size, self.weights.shape[1]))
             self.features, self.labels = self.features[:0], self.labels[:0]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from zofc_device.bundle import REMEDY, Bundle, BundleError
+from zofc_device.bundle import REMEDY, Bundle, BundleError, DeviceError
 from zofc_device.directions import Array
 
 
@@ -13,6 +12,8 @@ class Runtime:
     """Evaluates graphs on the CPU, without a memory arena, so that memory is returned after each pass."""
 
     def __init__(self, bundle: Bundle, threads: int | None = None) -> None:
+        if threads is not None and threads < 1:
+            raise DeviceError(f"threads: expected at least 1, got {threads}")
         self.bundle, self.threads = bundle, threads
         self.graphs: dict[str, str] = {name: entry["file"] for name, entry in bundle.manifest["graphs"].items()}
         self._sessions: dict[str, Any] = {}
@@ -22,10 +23,6 @@ class Runtime:
         session = self._session(graph)
         names = [output.name for output in session.get_outputs()]
         return dict(zip(names, session.run(names, inputs), strict=True))
-
-    def predicted_classes(self) -> tuple[str, ...]:
-        """The names of the classes that `predict` answers with."""
-        return tuple(json.loads(self._session("predict").get_modelmeta().custom_metadata_map["classes"]))
 
     def load(self, *graphs: str) -> None:
         """Load these graphs and free all others."""
@@ -39,7 +36,7 @@ class Runtime:
             if name in self.graphs and has_integer_activations((self.bundle.path / self.graphs[name]).read_bytes()):
                 raise BundleError(
                     f"{self.graphs[name]}: finite differences of integer activations (accuracy_level 4) are noise; "
-                    "export with accuracy_level 1, or train with estimator=forward_gradient"
+                    "export the run again (zofc export sets level 1), or train with estimator=forward_gradient"
                 )
 
     def _session(self, name: str) -> Any:

@@ -21,14 +21,14 @@ ORDERS = {"peft": "zeroth", "head": "first"}  # no backward pass; a classifier h
 class Placement:
     """Moves the groups of one task, tensors by name: `peft`, the adapter, and `head`."""
 
-    def __init__(self, groups: Sequence[str], plans: Mapping[str, Plan], head: Head, seed: int, task: int) -> None:
-        for name in groups:
-            if plans[name].order != ORDERS[name]:
+    def __init__(self, plans: Mapping[str, Plan], head: Head, seed: int, task: int) -> None:
+        for name, plan in plans.items():
+            if plan.order != ORDERS[name]:
                 raise DeviceError(
                     f"optimize.{name}.order: bundles learn with {ORDERS[name]} order here; train so, or with "
                     f"optimize.{name}.tasks=1, and export again"
                 )
-        self.head, self.optimizers = head, {name: Optimizer(plans[name]) for name in groups}
+        self.head, self.optimizers = head, {name: Optimizer(plan) for name, plan in plans.items()}
         self.stream = seed, ("task", task, "peft")
         self.on_move: OnMove | None = None  # told of each zeroth-order step
 

@@ -117,10 +117,10 @@ def best_optimizer_rates(rows: Rows) -> dict[str, float]:
     for title, line in OPTIMIZER_LINES.items():
         means = {}
         for rate in line.rates:
-            mine = [row.get("all_classes") for row in rows
+            mine = [row for row in rows
                     if (row["line"], row["rate"]) == (title, rate) and row["seed"] in SEARCH_SEEDS]  # fmt: skip
-            if mine and None not in mine:
-                means[rate] = statistics.fmean(mine)
+            if mine and not any("failed" in row for row in mine):
+                means[rate] = statistics.fmean(row["all_classes"] for row in mine)
         if means:
             best[title] = max(means, key=lambda rate: means[rate])
     return best

@@ -18,7 +18,7 @@ from zofc.paths import explain_os_error
 from zofc.runfolder.names import RECIPE_FILE
 from zofc.runfolder.nested import is_count, is_number
 
-BUNDLE_FORMAT, FORMAT_VERSION = "zofc-bundle", 1
+BUNDLE_FORMAT, FORMAT_VERSION = "zofc-bundle", 2
 STATE_FORMAT = "zofc-bundle-state"
 BUNDLE_PRECISIONS = ("fp32", "fp16", "int8", "int4")
 MANIFEST_FILE = "manifest.json"
@@ -73,10 +73,14 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict) or manifest.get("format") != BUNDLE_FORMAT:
         raise BundleError(f"{file}: not the manifest of a bundle: its format is not {BUNDLE_FORMAT}")
     if (version := manifest.get("version")) != FORMAT_VERSION:
-        raise BundleError(f"{file}: version {version!r} of the format; this zofc reads version {FORMAT_VERSION}")
+        raise BundleError(
+            f"{file}: version {version!r} of the format; this zofc reads version {FORMAT_VERSION}: export the run again"
+        )
     files: Any = manifest.get("files")
     listed = isinstance(files, dict) and all(isinstance(entry, dict) for entry in files.values())
-    if not listed or not {WEIGHTS_FILE, BUNDLE_RECIPE} <= files.keys():
+    graphs: Any = manifest.get("graphs")
+    needed = {WEIGHTS_FILE, BUNDLE_RECIPE, *(f"{name}.onnx" for name in graphs or ())}
+    if not listed or not isinstance(graphs, dict) or not needed <= files.keys():
         raise BundleError(f"{file}: damaged, it does not list the files of the bundle; {ANEW}")
     for name, entry in files.items():
         _check_file(path, name, entry)
@@ -97,9 +101,9 @@ def _check_file(path: Path, name: str, entry: Mapping[str, Any]) -> None:
 # -- the state -------------------------------------------------------------------------------------------------------
 
 
-def state_tensors_checksum(tensors: Mapping[str, Tensor]) -> str:
-    """sha256 of names, types, shapes and values, in the order of the names."""
-    code = hashlib.sha256()
+def state_checksum(tensors: Mapping[str, Tensor], values: str) -> str:
+    """sha256 of the JSON text, then of names, types, shapes and values of the tensors, in the order of the names."""
+    code = hashlib.sha256(values.encode())
     for name in sorted(tensors):
         value = tensors[name].contiguous()
         code.update(json.dumps([name, CODES[str(value.dtype)], list(value.shape)]).encode())
@@ -110,8 +114,9 @@ def state_tensors_checksum(tensors: Mapping[str, Tensor]) -> str:
 def pack_state(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> bytes:
     """The content of the file of a state."""
     on_host = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    metadata = {"format": STATE_FORMAT, "version": str(FORMAT_VERSION), "checksum": state_tensors_checksum(on_host)}
-    return save(on_host, {**metadata, "state": json.dumps(values)})
+    text = json.dumps(values)
+    metadata = {"format": STATE_FORMAT, "version": str(FORMAT_VERSION), "checksum": state_checksum(on_host, text)}
+    return save(on_host, {**metadata, "state": text})
 
 
 def read_state(path: Path) -> BundleState:
@@ -128,7 +133,7 @@ def read_state(path: Path) -> BundleState:
         values = json.loads(metadata["state"])
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise BundleError(f"{file}: damaged, it cannot be read; restore it from a copy") from error
-    if metadata.get("checksum") != state_tensors_checksum(tensors):
+    if metadata.get("checksum") != state_checksum(tensors, metadata["state"]):
         raise BundleError(f"{file}: damaged, its checksum differs; restore it from a copy")
     for name, value in tensors.items():
         if value.is_floating_point() and not bool(value.isfinite().all()):
@@ -164,6 +169,19 @@ def _is_list(value: Any, kind: type) -> bool:
 
 def has_learned(path: Path) -> bool:
     """Whether a bundle has learned something since it was exported, or is about to."""
-    if (path / UNFINISHED_LESSON).exists():
+    if not (path / STATE_TENSORS).exists():
+        return False
+    state = read_state(path)
+    return bool(state.values.get("lessons")) or has_unfinished_lesson(path, state)
+
+
+def has_unfinished_lesson(path: Path, state: BundleState) -> bool:
+    """Whether a lesson is under way whose end the state does not hold yet."""
+    if not (path / UNFINISHED_LESSON).exists():
+        return False
+    finished = [entry.get("digest") for entry in state.values.get("lessons", ())]
+    try:
+        with safe_open(path / UNFINISHED_LESSON, framework="pt") as content:
+            return json.loads(content.metadata()["state"])["lesson"] not in finished
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError):
         return True
-    return (path / STATE_TENSORS).exists() and bool(read_state(path).values.get("lessons"))

@@ -18,7 +18,14 @@ from zofc.training.incremental_model import IncrementalModel
 
 READOUTS = {"ridge": "ridge", "simplecil": "means"}  # of methods that have one way to answer
 EXPORTED = ("adapter", "classifier", "ridge", "simplecil")  # methods
-TRAINING_KEYS = ("batch_size", "eval_batch_size", "fixed_batches", "calibrate")
+TRAINING_KEYS = ("batch_size", "fixed_batches", "calibrate")
+LEARNABLE = {  # settings of groups that still move
+    "peft": {
+        "order": ("zeroth",), "optimizer": ("sgd", "sign"), "estimator": ("spsa", "one_sided", "forward_gradient"),
+    },
+    "head": {"order": ("first",), "optimizer": ("sgd", "sign"), "length": ("own",)},
+}  # fmt: skip
+TORCH_STARTS = ("normal", "trunc-normal")  # of rows, from streams that nothing but torch draws
 WHY_NOT = {
     "aper": "its features are those of two networks side by side",
     "coda": "its prompts are mixed for each image by a second pass",
@@ -37,23 +44,37 @@ def check_exportable(recipe: Recipe, predict_only: bool, tasks: int) -> None:
         raise RecipeError(f"method.name: {name} cannot be exported: {why}. Methods that can: {', '.join(EXPORTED)}")
     if recipe.data.by == "domain":
         raise RecipeError("data.by: a run that learns its classes in several domains cannot be exported")
-    if name != "adapter":
-        return
-    if recipe.peft.kind != "adapter":
+    if name == "adapter" and recipe.peft.kind != "adapter":
         raise RecipeError(
             f"peft.kind: {recipe.peft.kind} cannot be exported, only adapter: its blocks are one short product"
         )
-    if not predict_only and adapter_moves(recipe, tasks) and recipe.optimize["peft"].order == "first":
+    if not predict_only:
+        _check_learnable(recipe, tasks)
+
+
+def _check_learnable(recipe: Recipe, tasks: int) -> None:
+    """Refuse what a bundle cannot learn after the first `tasks`."""
+    moving = moving_groups(recipe, tasks)
+    for name in moving:
+        for key, allowed in LEARNABLE[name].items():
+            if (value := getattr(recipe.optimize[name], key)) not in allowed:
+                why = "; steps of first order need a backward pass" if (name, key) == ("peft", "order") else ""
+                raise RecipeError(
+                    f"optimize.{name}.{key}: a bundle learns with {' or '.join(allowed)}, not {value}{why}. "
+                    "Train so, or export predictions alone: --predict-only"
+                )
+    answers = recipe.method.name in ("adapter", "classifier") and recipe.method.readout == "rows"
+    drawn = "head" in moving or (answers and not recipe.method.prototypes)
+    if drawn and recipe.head.init in TORCH_STARTS:
         raise RecipeError(
-            "optimize.peft.order: first-order steps of an adapter need a backward pass, which a bundle does not have. "
-            "Train with zofc/base or zo-ridge/base, or export predictions alone: --predict-only"
+            f"head.init: a bundle cannot draw new rows as torch draws {recipe.head.init}. Train with uniform, torch, "
+            "zeros or means, or export predictions alone: --predict-only"
         )
 
 
-def adapter_moves(recipe: Recipe, tasks: int) -> bool:
-    """Whether a task after the first `tasks` moves the adapter."""
-    plan = recipe.optimize.get("peft")
-    return plan is not None and plan.lr > 0 and tasks < (plan.tasks or math.inf)
+def moving_groups(recipe: Recipe, tasks: int) -> list[str]:
+    """The groups that a task after the first `tasks` moves."""
+    return [name for name, plan in recipe.optimize.items() if plan.lr > 0 and tasks < (plan.tasks or math.inf)]
 
 
 def describe_model(model: IncrementalModel, recipe: Recipe, history: Progress, precision: str) -> dict[str, Any]:
@@ -81,7 +102,7 @@ def describe_model(model: IncrementalModel, recipe: Recipe, history: Progress, p
         "ridge": ridge if readout == "ridge" else None,
         "optimize": {name: group.model_dump(mode="json") for name, group in recipe.optimize.items()},
         "training": {key: getattr(recipe.training, key) for key in TRAINING_KEYS},
-        "seed": recipe.seed, "queries": None,
+        "seed": recipe.seed, "classes": list(model.classes),
         "run": {"rows": history.rows, "counts": history.counts, "trained": history.trained},
     }  # fmt: skip
 

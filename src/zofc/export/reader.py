@@ -24,7 +24,7 @@ def import_bundle(path: str | Path, output: str | Path) -> IncrementalModel:
     if not is_free(target):
         raise RunError(f"{target} is not empty; choose a new folder with --output")
     manifest, state = bundle.read_manifest(source), bundle.read_state(source)
-    if (source / bundle.UNFINISHED_LESSON).exists():
+    if bundle.has_unfinished_lesson(source, state):
         raise BundleError(
             f"{source / bundle.UNFINISHED_LESSON}: a lesson is under way; finish it on the device, or remove this file "
             "to import what was learned before it"
