@@ -97,7 +97,7 @@ def status(request: Request, teacher: TheTeacher) -> models.Status:
             images_per_class=limits.PICTURES_PER_CLASS,
             predict_files=limits.PREDICT_FILES,
         ),
-        warnings=request.app.state.warnings,
+        warnings=[*request.app.state.warnings, *teacher.warnings],
         can_undo=teacher.undoable is not None,
     )
 
@@ -237,12 +237,14 @@ def lesson_events(teacher: TheTeacher) -> StreamingResponse:
     """Follow the present lesson as server-sent events: `progress`, then `finished`, `failed` or `cancelled`."""
     if teacher.progress is None:
         raise Missing("no lesson is running", "Start one first.")
-    return StreamingResponse(_events(teacher.progress), media_type="text/event-stream")
+    return StreamingResponse(_events(teacher, teacher.progress), media_type="text/event-stream")
 
 
-async def _events(progress: LessonProgress) -> AsyncIterator[str]:
+async def _events(teacher: Teacher, progress: LessonProgress) -> AsyncIterator[str]:
     seen, silent = -1, 0.0
     while progress.ended is None:
+        if teacher.ending:
+            return  # the page finds out what became of it when the server is back
         if progress.changes != seen:
             seen, silent = progress.changes, 0.0
             yield _event("progress", progress.describe())
@@ -292,10 +294,12 @@ def measure(teacher: TheTeacher) -> models.EvaluationInfo:
 @api.get("/export/run", response_class=FileResponse)
 def download_run(teacher: TheTeacher, pictures: bool = True) -> FileResponse:
     """The run folder as a ZIP file, with or without the pictures."""
+    teacher.catch_up()
     return run_zip(teacher.store, pictures)
 
 
 @api.get("/export/bundle", response_class=FileResponse)
 def download_bundle(teacher: TheTeacher, precision: str = "fp32") -> FileResponse:
     """The model as a bundle of ONNX graphs, in a ZIP file."""
+    teacher.catch_up()
     return bundle_zip(teacher.store, precision)
