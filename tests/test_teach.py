@@ -3,75 +3,31 @@
 from __future__ import annotations
 
 import io
-import json
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 
 import zofc
-from teach_client import glyphs
+from teach_client import QUICK, Page, glyphs
 from zofc.errors import RunError
 from zofc.model.image_ridge import ImageRidge
 from zofc.recipe import Recipe
 from zofc.teach.lessons import Teacher
-from zofc.teach.security import Access
-from zofc.teach.server import make_app
 from zofc.teach.start import prepare_run
 from zofc.teach.state import Picture, Taught
 from zofc.teach.store import PictureStore
 from zofc.training.runs import start_run, train
 
-NEW_RUN = ("backbone.name=embedded", "optimize.peft.epochs=2", "optimize.head.epochs=2")
 GLYPHS = glyphs(4)
 NAMES = list(GLYPHS)
 
 
-class Page:
-    """The API as a script uses it, without a socket."""
-
-    def __init__(self, teacher: Teacher) -> None:
-        self.teacher = teacher
-        app = make_app(teacher, Access("127.0.0.1", 80, "secret"))
-        self.http = TestClient(app, base_url="http://127.0.0.1", headers={"Authorization": "Bearer secret"})
-
-    def get(self, path: str) -> object:
-        answer = self.http.get(f"/api/v1{path}")
-        assert answer.status_code == 200, answer.text
-        return answer.json()
-
-    def classes(self) -> dict[str, dict[str, object]]:
-        return {one["name"]: one for one in self.get("/classes")}  # type: ignore[attr-defined]
-
-    def add(self, name: str, images: list[bytes]) -> str:
-        known = self.classes()
-        number = (
-            known[name]["id"] if name in known else self.http.post("/api/v1/classes", json={"name": name}).json()["id"]
-        )
-        files = [("files", (f"{i}.png", data)) for i, data in enumerate(images)]
-        answer = self.http.post(f"/api/v1/classes/{number}/images", files=files)
-        assert answer.status_code == 200 and not answer.json()["refused"], answer.text
-        return str(number)
-
-    def teach(self) -> dict[str, object]:
-        answer = self.http.post("/api/v1/lessons")
-        assert answer.status_code == 202, answer.text
-        blocks = self.http.get("/api/v1/lessons/current/events").text.strip().split("\n\n")
-        kind, data = blocks[-1].split("\n")
-        assert kind == "event: finished", blocks[-1]
-        return dict(json.loads(data.removeprefix("data: ")))
-
-    def best(self, images: list[bytes]) -> list[str]:
-        answer = self.http.post("/api/v1/predict", files=[("files", ("x.png", data)) for data in images])
-        return [one["answers"][0]["class"] for one in answer.json()]
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    return prepare_run(tmp_path / "taught", NEW_RUN, lambda _: None)
+    return prepare_run(tmp_path / "taught", QUICK, lambda _: None)
 
 
 @pytest.fixture
