@@ -1,5 +1,5 @@
-"""Facts about what `zofc teach` keeps on disk: which pictures a lesson may rest on, what a loss of power, a full disk or
-an older index leaves, and who can read it."""
+"""Facts about what `zofc teach` keeps on disk: which pictures a lesson rests on, what a loss of power, a full disk or an
+older index leaves, and who can read it."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_pictures_without_their_index_are_not_touched(run: Path) -> None:
     (run / "taught/taught.json").unlink()
     files = sorted((run / "taught/pictures").iterdir())
     with (
-        pytest.raises(RunError, match="taught.json is missing, but .* holds 24 pictures; restore"),
+        pytest.raises(RunError, match=r"taught\.json is missing, but .* holds 24 pictures; restore"),
         PictureStore(run).opened(),
     ):
         pass

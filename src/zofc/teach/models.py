@@ -39,7 +39,7 @@ class LessonStatus(BaseModel):
     step: int
     steps: int | None
     loss: float | None
-    accuracy: float | None = Field(description="percent")
+    accuracy: float | None = Field(description="percent: of training pictures, in testing of those held back")
     seconds_left: float | None = Field(description="of this phase")
 
 
@@ -125,6 +125,14 @@ class LessonInfo(BaseModel):
     finished: str
     undone: bool
     notices: list[str]
+
+
+class LessonFailure(BaseModel):
+    """A lesson that failed; the model is as it was before it."""
+
+    number: int
+    title: str
+    detail: str
 
 
 class AnswerInfo(BaseModel):
