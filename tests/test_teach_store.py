@@ -1,5 +1,5 @@
-"""Facts about what `zofc teach` keeps on disk: which pictures a lesson rests on, what a loss of power, a full disk or an
-older index leaves, and who can read it."""
+"""Facts about what `zofc teach` keeps on disk: which pictures a lesson rests on, what a loss of power, a full disk or
+an older index leaves, and who can read it."""
 
 from __future__ import annotations
 

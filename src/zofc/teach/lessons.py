@@ -133,12 +133,12 @@ class Teacher:
         clock = time.monotonic()
         progress.enter("features", plan.images)
         before = self.evaluate(self.learner, plan.tests)
+        progress.held_back = None if before is None else before.accuracy
         learner = self._copy(plan.relearned, progress)
         learner.learn(plan.lesson)
         progress.enter("testing", len(plan.tests))
         after = self.evaluate(learner, plan.tests)
-        progress.accuracy = None if after is None else after.accuracy
-        progress.enter("testing", len(plan.tests))  # the last chance to cancel
+        progress.tested(None if after is None else after.accuracy)  # the last chance to cancel
         learner.events.listeners.clear()
         learner.model.on_images = lambda _: None
         return self._commit(

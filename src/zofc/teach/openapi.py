@@ -1,4 +1,4 @@
-"""The description of the API (OpenAPI 3.1), with what routes alone do not tell: the token, errors as problem details, and
+"""The description of the API (OpenAPI 3.1), with what routes alone do not tell: the token, errors as problem details,
 the events of a lesson."""
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def describe_api(app: FastAPI) -> None:
 
 def _complete(described: Node) -> None:
     schemas = described["components"]["schemas"]
-    for model in (models.Problem, *EVENTS.values()):
+    shown: list[type[BaseModel]] = [models.Problem, *EVENTS.values()]
+    for model in shown:
         schema = model.model_json_schema(mode="serialization", ref_template="#/components/schemas/{model}")
         schemas.update(schema.pop("$defs", {}))
         schemas[model.__name__] = schema
