@@ -54,8 +54,7 @@ class Answering:
             try:
                 data = content(part)
                 check_pixels(data, name)
-                with self.teacher.store.decoding:
-                    images.append(decode(data, name))
+                images.append(self.teacher.store.decoding.submit(decode, data, name).result())
                 answers.append(name)
             except UnreadableImage as error:
                 answers.append(PredictionError(name=name, error=error.reason))

@@ -35,12 +35,15 @@ class Thumbnails:
 
     def get(self, picture: Picture, size: int) -> Response:
         """A picture as a JPEG within a square of so many pixels."""
-        key = picture.id, size
-        if (data := self._find(key)) is None:
-            with self.store.decoding:
-                data = self._find(key) or _shrink(self.store.path(picture), size)  # another may have made it meanwhile
-            self._keep(key, data)
+        if (data := self._find((picture.id, size))) is None:
+            data = self.store.decoding.submit(self._make, picture, size).result()
         return Response(data, media_type="image/jpeg")
+
+    def _make(self, picture: Picture, size: int) -> bytes:
+        if (data := self._find((picture.id, size))) is None:  # another request may have made it meanwhile
+            data = _shrink(self.store.path(picture), size)
+            self._keep((picture.id, size), data)
+        return data
 
     def _find(self, key: tuple[str, int]) -> bytes | None:
         with self._lock:

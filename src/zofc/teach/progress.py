@@ -87,8 +87,8 @@ class LessonProgress:
 
     def describe(self) -> dict[str, Any]:
         """The progress event."""
-        left = self.seconds_left
+        left = None if self.seconds_left is None else round(self.seconds_left, 1)
         return {
             "number": self.number, "phase": self.phase, "step": self.done, "steps": self.total, "loss": self.loss,
-            "accuracy": self.accuracy, "held_back": self.held_back, "seconds_left": None if left is None else round(left, 1),
+            "accuracy": self.accuracy, "held_back": self.held_back, "seconds_left": left,
         }  # fmt: skip

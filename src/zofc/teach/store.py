@@ -13,9 +13,10 @@ import html
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import BoundedSemaphore, RLock
+from threading import RLock
 
 from pydantic import ValidationError
 
@@ -48,7 +49,8 @@ class PictureStore:
         self.index = self.folder / TAUGHT_FILE
         self.set_aside = 0  # pictures that the index did not name
         self.in_use: set[str] = set()  # pictures that a lesson is being made from
-        self.decoding = BoundedSemaphore(DECODED_AT_ONCE)
+        # threads of their own, not a semaphore: every thread that has decoded keeps the memory of a large picture
+        self.decoding = ThreadPoolExecutor(DECODED_AT_ONCE, "decoding")
         self._lock = RLock()
         self.taught = self._read()
 
@@ -111,12 +113,7 @@ class PictureStore:
         refused: list[tuple[str, str]] = []
         for name, read in files:
             try:
-                with self.decoding:
-                    data = read()
-                    picture = Picture(id=content_id(data), suffix=check_picture(data, name), owner=owner)
-                    write_atomic(self.path(picture), data)
-                self.path(picture).chmod(PRIVATE_FILE)
-                checked.append((name, picture))
+                checked.append((name, self.decoding.submit(self._take, owner, name, read).result()))
             except DataError as error:
                 refused.append((name, error.reason if isinstance(error, UnreadableImage) else str(error)))
         sync_folder(self.pictures)
@@ -130,6 +127,14 @@ class PictureStore:
                     refused.append((name, str(error)))
             taught.hold_back(owner, self.in_use)
         return added, refused
+
+    def _take(self, owner: str, name: str, read: Callable[[], bytes]) -> Picture:
+        """Check a file and write it."""
+        data = read()
+        picture = Picture(id=content_id(data), suffix=check_picture(data, name), owner=owner)
+        write_atomic(self.path(picture), data)
+        self.path(picture).chmod(PRIVATE_FILE)
+        return picture
 
     def _enter(self, taught: Taught, picture: Picture) -> None:
         """Enter a picture whose file is here."""
