@@ -59,6 +59,7 @@ class Client:
 
     def __init__(self, port: int, token: str, process: subprocess.Popen[str] | None = None) -> None:
         self.port, self.token, self.process = port, token, process
+        self.said = ""  # until the address
 
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
@@ -123,6 +124,7 @@ def served(run: Path, *words: str, port: int = 0) -> Iterator[Client]:
             assert line, "".join(lines)
             lines.append(line)
         client = Client(int(found[1]), token, process)
+        client.said = "".join(lines)
         _wait(client)
         yield client
     finally:

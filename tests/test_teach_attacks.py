@@ -276,6 +276,14 @@ def test_the_earlier_model_answers_during_a_lesson(tmp_path: Path) -> None:
         assert {one["class"] for one in server.send("/predict", asked)[0]["answers"]} == {*NAMES, "three"}
 
 
+def test_a_service_for_others_says_what_it_opens_and_has_no_page(tmp_path: Path) -> None:
+    with served(tmp_path / "taught", *QUICK, "--api-only", "--host", "0.0.0.0") as server:
+        assert "Warning: --host 0.0.0.0 opens this server to every machine that can reach this one" in server.said
+        assert "API: http://127.0.0.1:" in server.said and "open:" not in server.said
+        assert server.call("GET", "/status")["classes"] == 0
+        assert [server.ask("GET", path)[0] for path in ("/", "/page/main.js")] == [404, 404]
+
+
 def test_what_a_server_for_all_addresses_accepts() -> None:
     everywhere = Access("0.0.0.0", 8321, "t")
     assert everywhere.knows_host("192.168.1.7:8321") and everywhere.knows_host("localhost:8321")
