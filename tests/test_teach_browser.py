@@ -207,10 +207,10 @@ def test_a_lesson_is_cancelled_by_its_button(chromium: Chromium, glyphs: dict[st
     before = len(table(chromium, "#heat-map"))
     chromium.run(
         "document.getElementById('teach-button').click();"
-        "new Promise(done => { const look = () => document.getElementById('lesson').hidden ? setTimeout(look, 1)"
+        "new Promise(done => { const look = () => document.getElementById('teach-button').textContent !== 'Teaching…' ? setTimeout(look, 1)"
         " : done(document.getElementById('lesson-cancel').click()); look(); })"
     )
-    chromium.until("document.getElementById('messages').textContent.includes('cancelled')")
+    chromium.until("document.getElementById('messages').textContent.includes('Cancelled')")
     chromium.until("document.getElementById('lesson').hidden")
     assert len(table(chromium, "#heat-map")) == before
     chromium.click(f"{card(chromium, name)} .row > button:last-child")

@@ -100,7 +100,7 @@ export function startLessons() {
   follow(draw);
   document.addEventListener("zofc-connected", () => { source?.close(); source = null; draw(); });
   byId("teach-button").addEventListener("click", async () => {
-    show({ number: 0, phase: "features", step: null, steps: null, loss: null, accuracy: null, seconds_left: null });
+    show({ number: 0, phase: "features", step: null, steps: null, loss: null, accuracy: null, held_back: null, seconds_left: null });
     await attempt(() => api.teach());
     if (!state.status?.lesson) await lastEnd();
     byId("lesson-cancel").focus({ preventScroll: true });
