@@ -15,7 +15,7 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
-PATIENCE = 10  # seconds that requests have to end
+SECONDS_TO_END = 10  # seconds that requests have to end
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -25,7 +25,11 @@ class StoppableServer(uvicorn.Server):
     def __init__(self, app: ASGIApp) -> None:
         super().__init__(
             uvicorn.Config(
-                app, log_level="warning", server_header=False, timeout_keep_alive=30, timeout_graceful_shutdown=PATIENCE
+                app,
+                log_level="warning",
+                server_header=False,
+                timeout_keep_alive=30,
+                timeout_graceful_shutdown=SECONDS_TO_END,
             )
         )
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
