@@ -29,7 +29,7 @@ format: $(VENV)/.installed ## format the code and fix what the linter can fix
 types: $(VENV)/.installed ## type checker
 	$(BIN)/mypy
 
-# The report page is tested where there is a Chromium; its pictures are kept as build/report*.png.
+# The pages are tested where there is a Chromium; their pictures are kept as build/report*.png and build/teach*.png.
 unit: $(VENV)/.installed ## all tests, with coverage
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal --cov --cov-report=term
 

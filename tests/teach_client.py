@@ -1,4 +1,5 @@
-"""A client of `zofc teach` for tests and the load benchmark: the real server in a process of its own, over a socket."""
+"""Clients of `zofc teach` for tests and the load benchmark: of the real server in a process of its own, over a socket,
+and of the application in this process."""
 
 from __future__ import annotations
 
@@ -14,14 +15,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 from zofc.data.source import SourceOptions, open_source
 
+if TYPE_CHECKING:
+    from zofc.teach.lessons import Teacher
+
 GLYPHS = 12  # images of each class
+QUICK = ("backbone.name=embedded", "optimize.peft.epochs=2", "optimize.head.epochs=2")  # settings of a new run
 
 
 def glyphs(classes: int, per_class: int = GLYPHS) -> dict[str, list[bytes]]:
@@ -54,6 +59,7 @@ class Client:
 
     def __init__(self, port: int, token: str, process: subprocess.Popen[str] | None = None) -> None:
         self.port, self.token, self.process = port, token, process
+        self.said = ""  # until the address
 
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
@@ -118,6 +124,7 @@ def served(run: Path, *words: str, port: int = 0) -> Iterator[Client]:
             assert line, "".join(lines)
             lines.append(line)
         client = Client(int(found[1]), token, process)
+        client.said = "".join(lines)
         _wait(client)
         yield client
     finally:
@@ -137,3 +144,47 @@ def _wait(client: Client, patience: float = 60) -> None:
         except OSError:
             assert time.monotonic() < end
             time.sleep(0.05)
+
+
+class Page:
+    """The API as a script uses it, without a socket."""
+
+    def __init__(self, teacher: Teacher) -> None:
+        self.teacher = teacher
+        from fastapi.testclient import TestClient
+
+        from zofc.teach.security import Access
+        from zofc.teach.server import make_app
+
+        app = make_app(teacher, Access("127.0.0.1", 80, "secret"))
+        self.http = TestClient(app, base_url="http://127.0.0.1", headers={"Authorization": "Bearer secret"})
+
+    def get(self, path: str) -> object:
+        answer = self.http.get(f"/api/v1{path}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def classes(self) -> dict[str, dict[str, object]]:
+        return {one["name"]: one for one in self.get("/classes")}  # type: ignore[attr-defined]
+
+    def add(self, name: str, images: list[bytes]) -> str:
+        known = self.classes()
+        number = (
+            known[name]["id"] if name in known else self.http.post("/api/v1/classes", json={"name": name}).json()["id"]
+        )
+        files = [("files", (f"{i}.png", data)) for i, data in enumerate(images)]
+        answer = self.http.post(f"/api/v1/classes/{number}/images", files=files)
+        assert answer.status_code == 200 and not answer.json()["refused"], answer.text
+        return str(number)
+
+    def teach(self) -> dict[str, object]:
+        answer = self.http.post("/api/v1/lessons")
+        assert answer.status_code == 202, answer.text
+        blocks = self.http.get("/api/v1/lessons/current/events").text.strip().split("\n\n")
+        kind, data = blocks[-1].split("\n")
+        assert kind == "event: finished", blocks[-1]
+        return dict(json.loads(data.removeprefix("data: ")))
+
+    def best(self, images: list[bytes]) -> list[str]:
+        answer = self.http.post("/api/v1/predict", files=[("files", ("x.png", data)) for data in images])
+        return [one["answers"][0]["class"] for one in answer.json()]

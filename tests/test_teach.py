@@ -4,74 +4,44 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from fastapi.testclient import TestClient
 
 import zofc
-from teach_client import glyphs
+import zofc_device
+from teach_client import QUICK, Page, glyphs
 from zofc.errors import RunError
 from zofc.model.image_ridge import ImageRidge
 from zofc.recipe import Recipe
 from zofc.teach.lessons import Teacher
-from zofc.teach.security import Access
-from zofc.teach.server import make_app
+from zofc.teach.models import LessonStatus
+from zofc.teach.server import api
 from zofc.teach.start import prepare_run
 from zofc.teach.state import Picture, Taught
 from zofc.teach.store import PictureStore
 from zofc.training.runs import start_run, train
 
-NEW_RUN = ("backbone.name=embedded", "optimize.peft.epochs=2", "optimize.head.epochs=2")
 GLYPHS = glyphs(4)
+ROUTES = [
+    ("get", "/status"), ("get", "/runs"), ("get", "/classes"), ("post", "/classes"), ("patch", "/classes/{number}"),
+    ("delete", "/classes/{number}"), ("get", "/classes/{number}/images"), ("post", "/classes/{number}/images"),
+    ("get", "/images/{number}"), ("delete", "/images/{number}"), ("post", "/lessons"), ("get", "/lessons"),
+    ("delete", "/lessons/current"), ("post", "/lessons/undo"), ("get", "/lessons/current/events"),
+    ("post", "/predict"), ("post", "/evaluate"), ("get", "/export/run"), ("get", "/export/bundle"),
+]  # fmt: skip
 NAMES = list(GLYPHS)
-
-
-class Page:
-    """The API as a script uses it, without a socket."""
-
-    def __init__(self, teacher: Teacher) -> None:
-        self.teacher = teacher
-        app = make_app(teacher, Access("127.0.0.1", 80, "secret"))
-        self.http = TestClient(app, base_url="http://127.0.0.1", headers={"Authorization": "Bearer secret"})
-
-    def get(self, path: str) -> object:
-        answer = self.http.get(f"/api/v1{path}")
-        assert answer.status_code == 200, answer.text
-        return answer.json()
-
-    def classes(self) -> dict[str, dict[str, object]]:
-        return {one["name"]: one for one in self.get("/classes")}  # type: ignore[attr-defined]
-
-    def add(self, name: str, images: list[bytes]) -> str:
-        known = self.classes()
-        number = (
-            known[name]["id"] if name in known else self.http.post("/api/v1/classes", json={"name": name}).json()["id"]
-        )
-        files = [("files", (f"{i}.png", data)) for i, data in enumerate(images)]
-        answer = self.http.post(f"/api/v1/classes/{number}/images", files=files)
-        assert answer.status_code == 200 and not answer.json()["refused"], answer.text
-        return str(number)
-
-    def teach(self) -> dict[str, object]:
-        answer = self.http.post("/api/v1/lessons")
-        assert answer.status_code == 202, answer.text
-        blocks = self.http.get("/api/v1/lessons/current/events").text.strip().split("\n\n")
-        kind, data = blocks[-1].split("\n")
-        assert kind == "event: finished", blocks[-1]
-        return dict(json.loads(data.removeprefix("data: ")))
-
-    def best(self, images: list[bytes]) -> list[str]:
-        answer = self.http.post("/api/v1/predict", files=[("files", ("x.png", data)) for data in images])
-        return [one["answers"][0]["class"] for one in answer.json()]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    return prepare_run(tmp_path / "taught", NEW_RUN, lambda _: None)
+    return prepare_run(tmp_path / "taught", QUICK, lambda _: None)
 
 
 @pytest.fixture
@@ -161,6 +131,54 @@ def test_a_removed_picture_leaves_the_model_as_if_it_had_never_been_there(
     assert not (run / "taught/pictures" / f"{learned[0]}.png").exists() or page.teacher.undoable is not None
     heads = [one for one in zofc.load(run).model.method.modules() if isinstance(one, ImageRidge)]
     assert heads and {len(one.keys) for one in heads} == {10 + 9}
+
+
+def test_a_lesson_tells_how_far_it_is_in_the_order_of_its_stages(page: Page) -> None:
+    for name in NAMES[:2]:
+        page.add(name, GLYPHS[name])
+    page.http.post("/api/v1/lessons")
+    blocks = page.http.get("/api/v1/lessons/current/events").text.strip().split("\n\n")
+    kinds, data = zip(*(block.split("\n") for block in blocks), strict=True)
+    assert set(kinds[:-1]) == {"event: progress"} and kinds[-1] == "event: finished"
+    reports = [json.loads(one.removeprefix("data: ")) for one in data[:-1]]
+    assert all(set(one) == set(LessonStatus.model_fields) and one["number"] == 1 for one in reports)
+    order = ["features", "adapter", "readout", "testing"]
+    stages = [order.index(one["phase"]) for one in reports]
+    assert stages == sorted(stages)
+    for one, other in pairwise(reports):
+        assert one["phase"] != other["phase"] or one["step"] <= other["step"]
+    assert all(one["steps"] is None or one["step"] <= one["steps"] for one in reports)
+
+
+def test_held_back_pictures_are_evaluated_and_runs_are_listed(page: Page, run: Path) -> None:
+    empty = {"accuracy": None, "classes": {}, "images": 0, "calibration_error": None}
+    assert page.http.post("/api/v1/evaluate").json() == empty
+    first, second = teach_two(page)
+    measured = page.http.post("/api/v1/evaluate").json()
+    lesson: Any = page.get("/lessons")
+    assert measured["classes"] == lesson[-1]["accuracy_after"] and set(measured["classes"]) == {first, second}
+    assert measured["images"] == 4 and 0 <= measured["accuracy"] <= 100 and measured["calibration_error"] is not None
+    prepare_run(run.parent / "other", QUICK, lambda _: None)
+    (run.parent / "no-run").mkdir()
+    runs: Any = page.get("/runs")
+    assert [(one["name"], one["classes"], one["current"]) for one in runs] == [("other", 0, False), ("taught", 2, True)]
+
+
+def test_pictures_of_other_classes_are_none_of_these_sooner_than_those_of_taught_ones(page: Page) -> None:
+    many = glyphs(12, 24)
+    for name in NAMES:
+        page.add(name, many[name][:20])
+    page.teach()
+    others = [many[name][0] for name in many if name not in NAMES]
+    asked = [*others, *(image for name in NAMES for image in many[name][20:])]
+    shares = []
+    for reject in (0.05, 0.2):
+        files = [("files", ("x.png", one)) for one in asked]
+        answers = page.http.post(f"/api/v1/predict?reject={reject}", files=files).json()
+        none = [one["none_of_these"] for one in answers]
+        shares.append((np.mean(none[: len(others)]), np.mean(none[len(others) :])))
+    assert shares[0][0] <= shares[1][0] and shares[0][1] <= shares[1][1]  # a larger share is taken for none
+    assert shares[1][0] > 0.5 > shares[1][1]
 
 
 def test_what_cannot_be_taught_is_refused_with_a_remedy(page: Page) -> None:
@@ -269,7 +287,11 @@ def test_exports_are_runs_and_bundles(page: Page, tmp_path: Path) -> None:
     lean = zipfile.ZipFile(io.BytesIO(page.http.get("/api/v1/export/run?pictures=false").content))
     assert not [name for name in lean.namelist() if "pictures" in name]
     bundle = zipfile.ZipFile(io.BytesIO(page.http.get("/api/v1/export/bundle").content))
-    assert "predict.onnx" in bundle.namelist()
+    bundle.extractall(tmp_path / "bundle")
+    device = zofc_device.load(tmp_path / "bundle")
+    assert tuple(device.classes) == tuple(NAMES[:2])
+    asked = [GLYPHS[name][0] for name in NAMES[:2]]
+    assert [one[0].name for one in device.predict(asked)] == page.best(asked)
 
 
 def test_a_picture_belongs_to_one_class_and_thumbnails_are_small(page: Page) -> None:
@@ -284,11 +306,22 @@ def test_a_picture_belongs_to_one_class_and_thumbnails_are_small(page: Page) -> 
 
 
 def test_the_description_of_the_api_has_every_route(page: Page) -> None:
-    described = page.get("/openapi.json")
-    assert {"/api/v1/lessons", "/api/v1/predict", "/api/v1/evaluate", "/api/v1/runs"} <= set(described["paths"])  # type: ignore[index, call-overload]
-    assert page.http.post("/api/v1/evaluate").json() == {
-        "accuracy": None, "classes": {}, "images": 0, "calibration_error": None
-    }  # fmt: skip
+    described: Any = page.get("/openapi.json")
+    routes = {(f"/api/v1{path}", method) for method, path in ROUTES}
+    assert {(path, method) for path, methods in described["paths"].items() for method in methods} == routes
+    assert routes == {(one.path, method.lower()) for one in api.routes for method in one.methods}  # type: ignore[attr-defined]
+    assert described["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
+    assert described["security"] == [{"bearer": []}]
+    names = set(described["components"]["schemas"])
+    assert set(re.findall(r'#/components/schemas/(\w+)"', json.dumps(described))) <= names
+    for path, method in routes:
+        route = described["paths"][path][method]
+        errors = {status: one["content"] for status, one in route["responses"].items() if status >= "400"}
+        assert set(errors) == {"400", "401", "403", "404", "409", "413", "421", "422"} and route["description"]
+        assert all(list(content) == ["application/problem+json"] for content in errors.values())
+    events = described["paths"]["/api/v1/lessons/current/events"]["get"]["responses"]["200"]["content"]
+    kinds = events["text/event-stream"]["schema"]["x-events"]
+    assert {"progress", "finished", "failed", "cancelled"} == set(kinds)
 
 
 def test_undoing_twice_never_counts_a_picture_twice() -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import time
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
-from teach_client import Client, glyphs, multipart, served
-from zofc.limits import UPLOAD_BYTES, UPLOAD_FILES
+from teach_client import QUICK, Client, glyphs, multipart, served
+from zofc.limits import BODIES_AT_ONCE, JSON_BODY_BYTES, UPLOAD_BYTES, UPLOAD_FILES, UPLOAD_PIXELS
 from zofc.teach.security import Access, is_local
 
 pytestmark = pytest.mark.loopback
@@ -144,6 +146,78 @@ def test_bodies_are_counted_whatever_they_announce(server: Client) -> None:
         assert b" 413 " in connection.recv(100)
 
 
+@pytest.mark.parametrize(
+    ("path", "kind", "most"),
+    [
+        ("/classes", "application/json", JSON_BODY_BYTES),
+        ("/classes", "multipart/form-data; boundary=x", JSON_BODY_BYTES),  # no route that takes files
+        ("/classes", "multipart/mixed", JSON_BODY_BYTES),
+        ("/classes/c1/images", "multipart/form-data; boundary=x", UPLOAD_BYTES),
+    ],
+)
+def test_bodies_of_unknown_length_have_the_limit_of_their_route(
+    server: Client, path: str, kind: str, most: int
+) -> None:
+    before = memory(server)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection:
+        head = (
+            f"POST /api/v1{path} HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nConnection: close\r\n"
+            f"Authorization: Bearer {server.token}\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        connection.sendall(head.encode())
+        part = b"".join([b"--x\r\n", b'content-disposition: form-data; name="files"; filename="a"\r\n\r\n'])
+        connection.sendall(f"{len(part):x}\r\n".encode() + part + b"\r\n")
+        piece, sent = b" " * min(most // 4, 2**22), 0
+        with suppress(ConnectionError):  # the server may have answered and closed
+            while sent < most + len(piece):
+                connection.sendall(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+                sent += len(piece)
+        answer = b""
+        with suppress(ConnectionError):
+            while received := connection.recv(65536):
+                answer += received
+    assert answer.startswith(b"HTTP/1.1 413 ") and b"application/problem+json" in answer, answer[:300]
+    assert f"more than {most:,} bytes".encode() in answer
+    assert memory(server) - before < MOST_GROWTH
+
+
+def test_thumbnails_of_large_pictures_are_decoded_a_few_at_a_time(server: Client) -> None:
+    side = int(UPLOAD_PIXELS**0.5)
+    number = server.add("large", [big_png(side) + bytes([i]) for i in range(6)])
+    pictures = [one["id"] for one in server.call("GET", f"/classes/{number}/images")]
+    before = memory(server)
+    with ThreadPoolExecutor(12) as pool:
+        asked = [(one, size) for one in pictures for size in (64, 96)]
+        answers = list(pool.map(lambda one: server.ask("GET", f"/api/v1/images/{one[0]}?size={one[1]}"), asked))
+    assert {answer[0] for answer in answers} == {200} and {answer[1]["content-type"] for answer in answers} == {
+        "image/jpeg"
+    }
+    assert memory(server) - before < 2 * 4 * UPLOAD_PIXELS + MOST_GROWTH
+    start = time.monotonic()
+    again = [server.ask("GET", f"/api/v1/images/{one}?size={size}")[2] for one, size in asked]
+    assert again == [answer[2] for answer in answers] and time.monotonic() - start < 5  # kept, not decoded again
+    server.call("DELETE", f"/classes/{number}")
+
+
+def test_few_bodies_are_received_at_once(server: Client) -> None:
+    """Uploads that stand still keep others waiting; whatever has no files is answered at once."""
+    head = (
+        f"POST /api/v1/predict HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Length: 100000\r\n"
+        f"Authorization: Bearer {server.token}\r\nContent-Type: multipart/form-data; boundary=x\r\n\r\n--x"
+    )
+    with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        for _ in range(BODIES_AT_ONCE):
+            connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+            stack.enter_context(connection).sendall(head.encode())
+        time.sleep(0.5)
+        waits = pool.submit(server.send, "/predict", [("a.png", GLYPHS[NAMES[0]][0])])
+        assert server.call("GET", "/classes")
+        time.sleep(1)
+        assert not waits.done()
+        stack.close()
+        assert waits.result(30)[0]["answers"]
+
+
 def test_a_file_that_is_no_picture_is_refused_by_name(server: Client) -> None:
     files = [("page.html", b"<script>alert(1)</script>"), ("half.png", GLYPHS[NAMES[0]][0][:60]), ("", b"")]
     answer = server.send("/classes/c1/images", files)
@@ -178,11 +252,36 @@ def test_of_lessons_that_are_begun_at_once_one_runs(server: Client) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: server.ask("POST", "/api/v1/lessons"), range(8)))
         statuses = sorted(answer[0] for answer in answers)
-        predictions = [server.send("/predict", [("a.png", GLYPHS[NAMES[0]][0])]) for _ in range(5)]
     assert statuses == [202] + [409] * 7
-    assert all(one[0]["answers"] for one in predictions)
     assert server.ask("DELETE", f"/api/v1/classes/{number}")[0] in (204, 409)
     assert list(server.follow())[-1][0] == "finished"
+
+
+def test_the_earlier_model_answers_during_a_lesson(tmp_path: Path) -> None:
+    many = glyphs(3, 150)
+    with served(tmp_path / "taught", *QUICK) as server:
+        asked = [("a.png", GLYPHS[NAMES[0]][0]), ("b.png", GLYPHS[NAMES[1]][0])]
+        for name in NAMES:
+            server.add(name, GLYPHS[name])
+        server.teach()
+        before, during = server.send("/predict", asked), 0
+        server.add("three", many[list(many)[2]])
+        number = server.call("POST", "/lessons", expect=202)["number"]
+        while (lesson := server.call("GET", "/status")["lesson"]) is not None:
+            answers = server.send("/predict", asked)
+            if server.call("GET", "/lessons")[-1]["number"] < number:  # it has not taken the place of the model
+                assert answers == before and lesson["number"] == number
+                during += 1
+        assert during >= 3
+        assert {one["class"] for one in server.send("/predict", asked)[0]["answers"]} == {*NAMES, "three"}
+
+
+def test_a_service_for_others_says_what_it_opens_and_has_no_page(tmp_path: Path) -> None:
+    with served(tmp_path / "taught", *QUICK, "--api-only", "--host", "0.0.0.0") as server:
+        assert "Warning: --host 0.0.0.0 opens this server to every machine that can reach this one" in server.said
+        assert "API: http://127.0.0.1:" in server.said and "open:" not in server.said
+        assert server.call("GET", "/status")["classes"] == 0
+        assert [server.ask("GET", path)[0] for path in ("/", "/page/main.js")] == [404, 404]
 
 
 def test_what_a_server_for_all_addresses_accepts() -> None:

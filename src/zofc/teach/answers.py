@@ -41,24 +41,30 @@ class Answering:
         waiting = deque(parts)
         while waiting:
             with self._turns:
-                answers += _answer_some(learner, waiting, top, reject)
+                answers += self._answer_some(learner, waiting, top, reject)
         return answers
 
+    def _answer_some(self, learner: Learner, waiting: deque[UploadFile], top: int, reject: float) -> list[Answered]:
+        """Answers to the first of the files that wait, as many as may be decoded together."""
+        images: list[Image.Image] = []
+        answers: list[Answered | str] = []
+        while waiting and sum(image.width * image.height for image in images) < GROUP_PIXELS:
+            part = waiting.popleft()
+            name = file_name(part)
+            try:
+                data = content(part)
+                check_pixels(data, name)
+                images.append(self.teacher.store.decoding.submit(decode, data, name).result())
+                answers.append(name)
+            except UnreadableImage as error:
+                answers.append(PredictionError(name=name, error=error.reason))
+        return _answer(learner, images, answers, top, reject)
 
-def _answer_some(learner: Learner, waiting: deque[UploadFile], top: int, reject: float) -> list[Answered]:
-    """Answers to the first of the files that wait, as many as may be decoded together."""
-    images: list[Image.Image] = []
-    answers: list[Answered | str] = []
-    while waiting and sum(image.width * image.height for image in images) < GROUP_PIXELS:
-        part = waiting.popleft()
-        name = file_name(part)
-        try:
-            data = content(part)
-            check_pixels(data, name)
-            images.append(decode(data, name))
-            answers.append(name)
-        except UnreadableImage as error:
-            answers.append(PredictionError(name=name, error=error.reason))
+
+def _answer(
+    learner: Learner, images: list[Image.Image], answers: list[Answered | str], top: int, reject: float
+) -> list[Answered]:
+    """Answers to images in place of their names."""
     can_reject = learner.model.calibration is not None and learner.model.calibration[1] is not None
     found = iter(learner.answer(images, top, reject if can_reject else None) if images else ())
     return [_describe(one, next(found)) if isinstance(one, str) else one for one in answers]

@@ -18,7 +18,7 @@ from zofc.runfolder import Run
 from zofc.runfolder.names import LESSONS_FOLDER, LOCK_FILE, TAUGHT_FOLDER
 from zofc.teach.models import RunInfo
 from zofc.teach.problems import Refusal
-from zofc.teach.store import PictureStore
+from zofc.teach.store import UNCONFIRMED_FOLDER, PictureStore
 
 
 def runs_beside(run: Path) -> list[RunInfo]:
@@ -48,7 +48,8 @@ def run_zip(store: PictureStore, pictures: bool) -> FileResponse:
 def _is_exported(inside: Path, pictures: bool) -> bool:
     if inside.name.startswith(".") or inside.name == LOCK_FILE:
         return False
-    return inside.parts[0] != TAUGHT_FOLDER or (pictures and inside.parts[1] != LESSONS_FOLDER)
+    here = {LESSONS_FOLDER, UNCONFIRMED_FOLDER}.isdisjoint(inside.parts)
+    return inside.parts[0] != TAUGHT_FOLDER or (pictures and here)
 
 
 def bundle_zip(store: PictureStore, precision: str) -> FileResponse:

@@ -20,8 +20,8 @@ from zofc.runfolder.tensors import tensors_checksum
 from zofc.teach.plan import LessonPlan, plan_lesson
 from zofc.teach.problems import Busy, Missing, Refusal
 from zofc.teach.progress import Cancelled, LessonProgress
-from zofc.teach.state import Lesson, LessonKind, Taught, TaughtClass
-from zofc.teach.store import PictureStore
+from zofc.teach.state import Lesson, LessonKind, Picture, Taught, TaughtClass
+from zofc.teach.store import PictureStore, sync_folder
 
 log = logging.getLogger("zofc.teach")
 Edit = Callable[[Taught, int], None]  # what a lesson with a number changes beside the model
@@ -33,6 +33,9 @@ class Teacher:
     def __init__(self, store: PictureStore, learner: Learner, device: str | None = None) -> None:
         self.store, self.learner, self.device = store, learner, device
         self.progress: LessonProgress | None = None  # of the present lesson, or of the last one
+        self.behind: str | None = None  # why the model that answers is not the run's
+        self.ending = False  # the server is about to stop
+        self._lesson: Thread | None = None
         self._changing = Lock()  # held by whoever changes the model
 
     @classmethod
@@ -47,11 +50,26 @@ class Teacher:
                 found.save(store.model(latest.number))
             return teacher
         if latest is not None and digest in {lesson.digest for lesson in store.taught.lessons}:
-            teacher.learner = Learner.load(store.model(latest.number), device)  # killed before it was copied
-            teacher.learner.save(store.run)
-            return teacher
+            if store.model(latest.number).is_dir():  # killed before it was copied
+                teacher.learner = Learner.load(store.model(latest.number), device)
+                teacher.learner.save(store.run)
+                return teacher
+            if teacher._go_back(digest):
+                return teacher
         teacher._commit("found", found, found.classes, _take_up(found.classes))
         return teacher
+
+    def _go_back(self, digest: str) -> bool:
+        """In a copy that was taken without the models of lessons, while the last was not the run's yet: undo lessons
+        until the model is the one with a digest; their pictures wait again. False if none of them has it."""
+        chain = [lesson for lesson in self.store.taught.chain() if lesson.digest == digest]
+        if not chain:
+            return False
+        self.learner.save(self.store.model(chain[0].number))
+        with self.store.change() as taught:
+            while (latest := taught.latest()) is not None and latest.number != chain[0].number:
+                taught.undo(latest)
+        return True
 
     # -- lessons -----------------------------------------------------------------------------------------------------
 
@@ -65,9 +83,11 @@ class Teacher:
         self._acquire()
         try:
             plan = plan_lesson(self.store.taught, self.store.path, self.learner)
-            self.store.in_use = {picture.id for picture in plan.pictures}
+            self.store.in_use = plan.in_use
             self.progress = LessonProgress(plan.number, plan.images)
-            Thread(target=self._teach, args=(plan, self.progress), name=f"lesson {plan.number}", daemon=True).start()
+            name = f"lesson {plan.number}"
+            self._lesson = Thread(target=self._teach, args=(plan, self.progress), name=name, daemon=True)
+            self._lesson.start()
         except BaseException:
             self._release()
             raise
@@ -80,12 +100,17 @@ class Teacher:
         progress.cancelled = True
         return progress.number
 
-    def stop(self) -> None:
-        """Cancel the present lesson, if there is one, and wait for its end."""
+    def end(self) -> None:
+        """Cancel the present lesson, if there is one, and let none begin any more."""
+        self.ending = True
         if (progress := self.running) is not None:
             progress.cancelled = True
-            with self._changing:
-                pass
+
+    def stop(self) -> None:
+        """Wait for the end of the present lesson, which is cancelled."""
+        self.end()
+        if self._lesson is not None:
+            self._lesson.join()
 
     def _teach(self, plan: LessonPlan, progress: LessonProgress) -> None:
         """Make a lesson; whatever happens to it, the model that answers is whole."""
@@ -107,13 +132,13 @@ class Teacher:
     def _make(self, plan: LessonPlan, progress: LessonProgress) -> Lesson:
         clock = time.monotonic()
         progress.enter("features", plan.images)
-        before = self.evaluate(self.learner)
+        before = self.evaluate(self.learner, plan.tests)
+        progress.held_back = None if before is None else before.accuracy
         learner = self._copy(plan.relearned, progress)
         learner.learn(plan.lesson)
-        progress.enter("testing", plan.tested)
-        after = self.evaluate(learner)
-        progress.accuracy = None if after is None else after.accuracy
-        progress.enter("testing", plan.tested)  # the last chance to cancel
+        progress.enter("testing", len(plan.tests))
+        after = self.evaluate(learner, plan.tests)
+        progress.tested(None if after is None else after.accuracy)  # the last chance to cancel
         learner.events.listeners.clear()
         learner.model.on_images = lambda _: None
         return self._commit(
@@ -148,20 +173,49 @@ class Teacher:
         folder = self.store.model(lesson.number)
         shutil.rmtree(folder, ignore_errors=True)  # what a killed lesson left
         folder.parent.mkdir(exist_ok=True)
-        learner.save(folder)
-        with self.store.change() as taught:
-            edit(taught, lesson.number)
-            taught.finish(lesson)
-        self._publish(learner)
+        try:
+            learner.save(folder)
+            for written in (folder.parent, folder, *filter(Path.is_dir, folder.rglob("*"))):
+                sync_folder(written)
+            with self.store.unchanged():  # or an export might have the lesson without its model
+                with self.store.change() as taught:
+                    edit(taught, lesson.number)
+                    taught.finish(lesson)
+                self._publish(learner)
+        except BaseException:
+            if self.store.taught.current != lesson.number:
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
         return lesson
 
     def _publish(self, learner: Learner) -> None:
-        """Let a model answer, and be the run's."""
-        self.learner = learner
-        with self.store.unchanged():
-            learner.save(self.store.run)
+        """Let a model answer, and be the run's. It is on disk with its lesson already: if it cannot be written to the
+        run as well, the lesson stands, and it is written at the next chance."""
+        self.learner, self.behind = learner, "it has not been written"
         self.store.in_use = set()
-        self.store.clear()
+        try:
+            self.catch_up()
+            self.store.clear()
+        except (ZofcError, OSError) as error:
+            log.warning("the model of the last lesson could not be written to %s: %s", self.store.run, error)
+
+    def catch_up(self) -> None:
+        """Write the model that answers to the run, if it is not there."""
+        with self.store.unchanged():
+            if self.behind is not None:
+                try:
+                    self.learner.save(self.store.run)
+                except (ZofcError, OSError) as error:
+                    self.behind = str(error)
+                    raise
+                self.behind = None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a user should know at present."""
+        if self.behind is None:
+            return []
+        return [f"the last lesson is kept, but the model of the run is the one before it: {self.behind}"]
 
     # -- other changes -----------------------------------------------------------------------------------------------
 
@@ -190,6 +244,7 @@ class Teacher:
             old = one.name
 
             def edit(taught: Taught, _lesson: int) -> None:
+                taught.check_name(name, number)  # another class may have got it meanwhile
                 taught.classes[[other.id for other in taught.classes].index(number)].name = name
 
             if name == old:
@@ -210,10 +265,11 @@ class Teacher:
             if lesson is None or lesson.before is None:
                 raise Refusal("there is no lesson to undo", "The models before it are not kept any more, or none was.")
             learner = Learner.load(self.store.model(lesson.before), self.device)
-            with self.store.change() as taught:
-                undone = next(one for one in taught.lessons if one.number == lesson.number)
-                taught.undo(undone)
-            self._publish(learner)
+            with self.store.unchanged():
+                with self.store.change() as taught:
+                    undone = next(one for one in taught.lessons if one.number == lesson.number)
+                    taught.undo(undone)
+                self._publish(learner)
             return undone
 
     @property
@@ -231,12 +287,15 @@ class Teacher:
 
     # -- measuring ---------------------------------------------------------------------------------------------------
 
-    def evaluate(self, learner: Learner) -> Evaluation | None:
-        """Accuracy of a model on the held-back pictures; None where there are none."""
+    def evaluate(self, learner: Learner, pictures: Sequence[Picture] | None = None) -> Evaluation | None:
+        """Accuracy of a model on held-back pictures, by default on all of them; None where there are none."""
+        if pictures is None:
+            taught = self.store.taught
+            pictures = [one for one in list(taught.pictures.values()) if one.held_back and not one.removed]
         names = {one.id: one.name for one in self.store.taught.present() if one.name in learner.classes}
         tests: dict[str, list[Path]] = {}
-        for picture in list(self.store.taught.pictures.values()):
-            if picture.held_back and not picture.removed and picture.owner in names:
+        for picture in pictures:
+            if picture.owner in names:
                 tests.setdefault(names[picture.owner], []).append(self.store.path(picture))
         return learner.evaluate(tests) if tests else None
 
@@ -248,6 +307,8 @@ class Teacher:
     # -- one at a time -----------------------------------------------------------------------------------------------
 
     def _acquire(self) -> None:
+        if self.ending:
+            raise Busy("the server is about to stop", "Start it again with: zofc teach RUN")
         if not self._changing.acquire(blocking=False):
             raise Busy("a lesson is running", "Wait until it has finished, or cancel it.")
 

@@ -38,8 +38,9 @@ class LessonStatus(BaseModel):
     phase: Literal["features", "adapter", "readout", "testing"]
     step: int
     steps: int | None
-    loss: float | None
-    accuracy: float | None = Field(description="percent")
+    loss: float | None = Field(description="of the step; none where nothing is trained step by step")
+    accuracy: float | None = Field(description="percent of the training pictures")
+    held_back: float | None = Field(description="percent of the held-back pictures: before the lesson, then after it")
     seconds_left: float | None = Field(description="of this phase")
 
 
@@ -125,6 +126,14 @@ class LessonInfo(BaseModel):
     finished: str
     undone: bool
     notices: list[str]
+
+
+class LessonFailure(BaseModel):
+    """A lesson that failed; the model is as it was before it."""
+
+    number: int
+    title: str
+    detail: str
 
 
 class AnswerInfo(BaseModel):

@@ -21,13 +21,18 @@ class LessonPlan:
     relearned: list[str]  # of these, those that are forgotten first
     lesson: dict[str, list[Path]]  # what is learned, by name
     pictures: list[Picture]  # that it uses: to learn, to test with or to take out
-    tested: int  # pictures that are held back, of all classes
+    tests: list[Picture]  # pictures that are held back, of all classes
     notices: list[str]
 
     @property
     def images(self) -> int:
         """How many pictures are learned."""
         return sum(map(len, self.lesson.values()))
+
+    @property
+    def in_use(self) -> set[str]:
+        """Ids of the pictures that must stay as they are until the lesson has ended."""
+        return {picture.id for picture in (*self.pictures, *self.tests)}
 
     def enter(self, taught: Taught, lesson: int) -> None:
         """Enter in what was taught that the lesson has used its pictures."""
@@ -36,6 +41,7 @@ class LessonPlan:
             if picture is not None and used.removed and picture.in_model:
                 picture.leave(lesson)
             elif picture is not None:
+                picture.held_back = used.held_back
                 picture.enter(lesson)
         for one in taught.present():
             if one.name in self.lesson and one.learned is None:
@@ -62,7 +68,7 @@ def plan_lesson(taught: Taught, path: Callable[[Picture], Path], learner: Learne
     used = [*waiting, *removed, *(picture for picture in tests if picture.pending)]
     notices = [f"learned anew from all their pictures: {', '.join(relearned)}"] if relearned else []
     names = [one.name for one in classes]
-    return LessonPlan(taught.next_lesson, names, relearned, lesson, used, len(tests), notices)
+    return LessonPlan(taught.next_lesson, names, relearned, lesson, used, tests, notices)
 
 
 def _check(taught: Taught, classes: list[TaughtClass], waiting: list[Picture], learner: Learner) -> None:

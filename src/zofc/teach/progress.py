@@ -27,7 +27,8 @@ class LessonProgress:
     done: int = 0  # images, or steps of the adapter
     total: int | None = None
     loss: float | None = None
-    accuracy: float | None = None  # percent: of training images, and when it is tested of held-back ones
+    accuracy: float | None = None  # percent of training images
+    held_back: float | None = None  # percent of held-back images: of the model before, then of that of the lesson
     notices: list[str] = field(default_factory=list)
     changes: int = 0  # grows with every report
     ended: tuple[End, dict[str, Any]] | None = None
@@ -37,6 +38,13 @@ class LessonProgress:
     def enter(self, phase: Stage, total: int | None) -> None:
         """Begin a phase of so many images or steps."""
         self.phase, self.done, self.total, self._began = phase, 0, total, time.monotonic()
+        if phase == "testing":
+            self.held_back = None  # of the model before
+        self._report()
+
+    def tested(self, accuracy: float | None) -> None:
+        """The lesson is made and measured."""
+        self.held_back = accuracy
         self._report()
 
     def _report(self) -> None:
@@ -79,8 +87,8 @@ class LessonProgress:
 
     def describe(self) -> dict[str, Any]:
         """The progress event."""
-        left = self.seconds_left
+        left = None if self.seconds_left is None else round(self.seconds_left, 1)
         return {
             "number": self.number, "phase": self.phase, "step": self.done, "steps": self.total, "loss": self.loss,
-            "accuracy": self.accuracy, "seconds_left": None if left is None else round(left, 1),
+            "accuracy": self.accuracy, "held_back": self.held_back, "seconds_left": left,
         }  # fmt: skip

@@ -8,19 +8,21 @@ check of Host stops a name that was made to point here (DNS rebinding), that of 
 from __future__ import annotations
 
 import ipaddress
+import re
 import secrets
 import socket
+from asyncio import Semaphore
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from zofc.limits import JSON_BODY_BYTES, UPLOAD_BYTES
+from zofc.limits import BODIES_AT_ONCE, JSON_BODY_BYTES, UPLOAD_BYTES
 from zofc.teach.problems import TooLarge, problem
 
 API = "/api/"
+UPLOADS = re.compile(r"/api/v1/(predict|classes/[^/]+/images)")  # routes that take files
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 POLICY = "; ".join(
     [
@@ -95,6 +97,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app, self.access = app, access
+        self._bodies = Semaphore(BODIES_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request, or pass it on with its body counted."""
@@ -106,12 +109,44 @@ class Guard:
         if (refusal := self._refusal(scope, headers)) is not None:
             await problem(*refusal)(scope, receive, send)
             return
-        limit = UPLOAD_BYTES if headers.get("content-type", "").startswith("multipart/") else JSON_BODY_BYTES
+        if scope["method"] == "POST" and UPLOADS.fullmatch(scope["path"]):
+            async with self._bodies:
+                await self._pass_on(scope, receive, send, headers, UPLOAD_BYTES)
+        else:
+            await self._pass_on(scope, receive, send, headers, JSON_BODY_BYTES)
+
+    async def _pass_on(
+        self, scope: Scope, receive: Receive, send: Send, headers: MutableMapping[str, str], limit: int
+    ) -> None:
+        """Let the application answer, unless the body has more bytes than the limit, whatever it announced."""
+        too_large = problem(413, *_too_large(limit))
         announced = headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > limit:
-            await problem(413, *_too_large(limit))(scope, receive, send)
+            await too_large(scope, receive, send)
             return
-        await self.app(scope, _counted(receive, limit), send)
+        total, begun = 0, False
+
+        async def counted() -> Message:
+            nonlocal total
+            message = await receive()
+            total += len(message.get("body", b""))
+            if total > limit:
+                raise TooLarge(*_too_large(limit))
+            return message
+
+        async def answered(message: Message) -> None:
+            nonlocal begun
+            if total <= limit or begun:  # else what the application makes of it does not count
+                begun = True
+                await send(message)
+
+        try:
+            await self.app(scope, counted, answered)
+        except Exception:
+            if total <= limit:
+                raise
+        if total > limit and not begun:
+            await too_large(scope, receive, send)
 
     def _refusal(self, scope: Scope, headers: MutableMapping[str, str]) -> tuple[int, str, str] | None:
         host, origin = headers.get("host", ""), headers.get("origin")
@@ -140,21 +175,6 @@ def _with_headers(scope: Scope, send: Send) -> Callable[[Message], Awaitable[Non
         await send(message)
 
     return with_headers
-
-
-def _counted(receive: Receive, limit: int) -> Receive:
-    """Refuse a body as soon as it has more bytes than the limit, whatever it announced."""
-    total = 0
-
-    async def counted() -> MutableMapping[str, Any]:
-        nonlocal total
-        message = await receive()
-        total += len(message.get("body", b""))
-        if total > limit:
-            raise TooLarge(*_too_large(limit))
-        return message
-
-    return counted
 
 
 def _too_large(limit: int) -> tuple[str, str]:

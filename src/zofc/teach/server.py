@@ -20,7 +20,8 @@ from zofc.teach import models
 from zofc.teach.answers import Answering
 from zofc.teach.downloads import bundle_zip, run_zip, runs_beside
 from zofc.teach.lessons import Teacher
-from zofc.teach.pictures import original, thumbnail
+from zofc.teach.openapi import STREAM, binary, describe_api
+from zofc.teach.pictures import Thumbnails, original
 from zofc.teach.problems import Missing, handle_errors
 from zofc.teach.progress import LessonProgress
 from zofc.teach.security import Access, Guard
@@ -32,12 +33,8 @@ PAGE_FILES = Path(str(files("zofc.teach") / "page"))
 PAGE_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 POLL = 0.1  # seconds between looks at a lesson
 HEARTBEAT = 15.0  # seconds after which a silent stream says that it lives
-PROBLEMS: dict[int | str, dict[str, object]] = {
-    status: {"model": models.Problem, "description": text}
-    for status, text in {401: "no token", 404: "no such thing", 409: "a lesson is running", 422: "refused"}.items()
-}
 
-api = APIRouter(prefix=PREFIX, responses=PROBLEMS)
+api = APIRouter(prefix=PREFIX)
 
 
 def teacher_of(request: Request) -> Teacher:
@@ -56,9 +53,10 @@ def make_app(teacher: Teacher, access: Access, warnings: list[str] | None = None
         redoc_url=None, description="Teach a model classes of pictures, one lesson after another.",
     )  # fmt: skip
     app.state.teacher, app.state.warnings = teacher, warnings or []
-    app.state.answering = Answering(teacher)
+    app.state.answering, app.state.thumbnails = Answering(teacher), Thumbnails(teacher.store)
     handle_errors(app)
     app.include_router(api)
+    describe_api(app)
     if page:
         app.add_api_route("/", _page, include_in_schema=False)
         app.add_api_route("/page/{name}", _page, include_in_schema=False)
@@ -97,7 +95,7 @@ def status(request: Request, teacher: TheTeacher) -> models.Status:
             images_per_class=limits.PICTURES_PER_CLASS,
             predict_files=limits.PREDICT_FILES,
         ),
-        warnings=request.app.state.warnings,
+        warnings=[*request.app.state.warnings, *teacher.warnings],
         can_undo=teacher.undoable is not None,
     )
 
@@ -188,11 +186,13 @@ async def add_images(number: str, request: Request, teacher: TheTeacher) -> mode
     )
 
 
-@api.get("/images/{number}", response_class=Response)
-def image(number: str, teacher: TheTeacher, size: Annotated[int | None, Query(ge=16, le=1024)] = None) -> Response:
+@api.get("/images/{number}", response_class=Response, responses=binary("image/*", "application/octet-stream"))
+def image(
+    number: str, request: Request, teacher: TheTeacher, size: Annotated[int | None, Query(ge=16, le=1024)] = None
+) -> Response:
     """A picture as it was given, or with `size` as a JPEG that fits a square of so many pixels."""
-    path = teacher.store.path(_picture(teacher, number))
-    return original(path) if size is None else thumbnail(path, size)
+    picture, thumbnails = _picture(teacher, number), request.app.state.thumbnails
+    return original(teacher.store.path(picture)) if size is None else thumbnails.get(picture, size)
 
 
 @api.delete("/images/{number}", status_code=204)
@@ -232,17 +232,19 @@ def undo_lesson(teacher: TheTeacher) -> models.LessonInfo:
     return _lesson(teacher.undo())
 
 
-@api.get("/lessons/current/events", response_class=StreamingResponse)
+@api.get("/lessons/current/events", response_class=StreamingResponse, responses={200: {"content": {STREAM: {}}}})
 def lesson_events(teacher: TheTeacher) -> StreamingResponse:
     """Follow the present lesson as server-sent events: `progress`, then `finished`, `failed` or `cancelled`."""
     if teacher.progress is None:
         raise Missing("no lesson is running", "Start one first.")
-    return StreamingResponse(_events(teacher.progress), media_type="text/event-stream")
+    return StreamingResponse(_events(teacher, teacher.progress), media_type=STREAM)
 
 
-async def _events(progress: LessonProgress) -> AsyncIterator[str]:
+async def _events(teacher: Teacher, progress: LessonProgress) -> AsyncIterator[str]:
     seen, silent = -1, 0.0
     while progress.ended is None:
+        if teacher.ending:
+            return  # the page finds out what became of it when the server is back
         if progress.changes != seen:
             seen, silent = progress.changes, 0.0
             yield _event("progress", progress.describe())
@@ -289,13 +291,15 @@ def measure(teacher: TheTeacher) -> models.EvaluationInfo:
 # -- downloads -------------------------------------------------------------------------------------------------------
 
 
-@api.get("/export/run", response_class=FileResponse)
+@api.get("/export/run", response_class=FileResponse, responses=binary("application/zip"))
 def download_run(teacher: TheTeacher, pictures: bool = True) -> FileResponse:
     """The run folder as a ZIP file, with or without the pictures."""
+    teacher.catch_up()
     return run_zip(teacher.store, pictures)
 
 
-@api.get("/export/bundle", response_class=FileResponse)
+@api.get("/export/bundle", response_class=FileResponse, responses=binary("application/zip"))
 def download_bundle(teacher: TheTeacher, precision: str = "fp32") -> FileResponse:
     """The model as a bundle of ONNX graphs, in a ZIP file."""
+    teacher.catch_up()
     return bundle_zip(teacher.store, precision)

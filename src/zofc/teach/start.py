@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import socket
@@ -11,8 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import uvicorn
 
 from zofc.advice.choice import choose_recipe
 from zofc.errors import RecipeError, RunError, WeightsError
@@ -25,6 +22,7 @@ from zofc.runfolder.run import Run
 from zofc.teach.lessons import Teacher
 from zofc.teach.security import Access, is_everywhere, is_local
 from zofc.teach.server import make_app
+from zofc.teach.stopping import StoppableServer, stopped_by_signals
 from zofc.teach.store import PictureStore
 
 FIRST_RUN = Path("runs/taught")
@@ -90,20 +88,40 @@ def serve(run: Path, options: Options, say: Say) -> None:
         teacher = Teacher.open(store, options.device)
         warnings = [CHARACTERS_ONLY] if teacher.learner.model.backbone.name == EMBEDDED else []
         access = Access(options.host, listener.getsockname()[1], os.environ.get(TOKEN_VARIABLE) or new_token())
-        app = make_app(teacher, access, warnings, page=not options.api_only)
-        for text in (*warnings, *_exposure(options)):
-            say(text)
-        address = f"http://{_reachable(options.host)}:{access.port}/"
-        url = f"{address}?token={access.token}"
-        say(f"API: {address}api/v1/  token: {access.token}" if options.api_only else f"open: {url}")
-        say(f"teaching {run}; Ctrl-C stops. To go on later: zofc teach {run}")
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", server_header=False, timeout_keep_alive=30))
-        if options.browser and not options.api_only:
-            webbrowser.open(url)
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-        server.run(sockets=[listener])
-        teacher.stop()
-    say(f"stopped; all that was taught is in {run}")
+        server = StoppableServer(make_app(teacher, access, warnings, page=not options.api_only))
+
+        def stop() -> None:
+            server.end()
+            teacher.end()
+
+        with stopped_by_signals(stop, lambda: say(_last_words(run))), _opened_page(store, access, options) as url:
+            for text in (*warnings, *_exposure(options), *_set_aside(store)):
+                say(text)
+            say(f"API: {_address(access)}api/v1/  token: {access.token}" if options.api_only else f"open: {url}")
+            say(f"teaching {run}; Ctrl-C stops. To go on later: zofc teach {run}")
+            try:
+                server.run(sockets=[listener])
+            finally:
+                teacher.stop()
+                say(_last_words(run))
+
+
+def _last_words(run: Path) -> str:
+    return f"stopped; all that was taught is in {run}"
+
+
+@contextmanager
+def _opened_page(store: PictureStore, access: Access, options: Options) -> Iterator[str]:
+    """Open the page in the browser, by a file that only the user can read: command lines are read by everyone."""
+    url = f"{_address(access)}?token={access.token}"
+    if not options.browser or options.api_only:
+        yield url
+        return
+    try:
+        webbrowser.open(store.write_link(url).resolve().as_uri())
+        yield url
+    finally:
+        store.remove_link()
 
 
 def new_token() -> str:
@@ -122,9 +140,17 @@ def _exposure(options: Options) -> Iterator[str]:
         )
 
 
-def _reachable(host: str) -> str:
-    host = "127.0.0.1" if is_everywhere(host) else host
-    return f"[{host}]" if ":" in host else host
+def _set_aside(store: PictureStore) -> Iterator[str]:
+    if store.set_aside:
+        yield (
+            f"Note: {store.set_aside} pictures were never confirmed, because the server was killed, or taught.json is "
+            f"an older one. They are in {store.unconfirmed}; add them again or delete them"
+        )
+
+
+def _address(access: Access) -> str:
+    host = "127.0.0.1" if is_everywhere(access.host) else access.host
+    return f"http://{f'[{host}]' if ':' in host else host}:{access.port}/"
 
 
 @contextmanager

@@ -7,15 +7,16 @@ its number back wherever it stands: pictures that were added since stay.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from zofc.errors import DataError
 from zofc.limits import CLASS_NAME_LETTERS, PICTURES_PER_CLASS, TAUGHT_CLASSES
 
+FILE_NAME = r"^[0-9a-f]{32}\.[a-z0-9]{1,5}$"  # of a picture
 HELD_BACK = 5  # one picture of so many is held back from learning, to test with
 
 LessonKind = Literal["lesson", "forget", "rename", "found"]
@@ -34,6 +35,11 @@ class Picture(_Record):
     held_back: bool = False
     removed: bool = False  # by the user
     spans: list[tuple[int, int | None]] = []  # the lesson that learned it (or tested with it) and that took it out
+
+    @property
+    def file(self) -> str:
+        """The name of its file."""
+        return f"{self.id}{self.suffix}"
 
     @property
     def in_model(self) -> bool:
@@ -96,6 +102,7 @@ class Taught(_Record):
     classes: list[TaughtClass] = []
     pictures: dict[str, Picture] = {}
     lessons: list[Lesson] = []
+    deleted: list[Annotated[str, Field(pattern=FILE_NAME)]] = []  # files that the last change has no more pictures for
 
     # -- classes -----------------------------------------------------------------------------------------------------
 
@@ -138,14 +145,18 @@ class Taught(_Record):
         if len(self.of_class(number)) >= PICTURES_PER_CLASS:
             raise DataError(f"the class has {PICTURES_PER_CLASS} pictures, the most that are kept")
 
-    def hold_back(self, number: str) -> None:
-        """Choose which pictures of a class are held back: a fifth, by content. What a lesson has used stays as it is,
-        and of the waiting ones one at least is learned."""
+    def files(self) -> set[str]:
+        """The names of the files of all pictures."""
+        return {one.file for one in self.pictures.values()}
+
+    def hold_back(self, number: str, in_use: Container[str] = ()) -> None:
+        """Choose which pictures of a class are held back: a fifth, by content. What a lesson has used or is using stays
+        as it is, and of the waiting ones one at least is learned."""
         pictures = self.of_class(number)
-        waiting = sorted((one for one in pictures if one.pending), key=lambda one: one.id)
-        held = sum(one.held_back for one in pictures if not one.pending)
-        room = max(0, min(len(pictures) // HELD_BACK - held, len(waiting) - 1))
-        for place, one in enumerate(waiting):
+        free = [one for one in pictures if one.pending and one.id not in in_use]
+        held = sum(one.held_back for one in pictures) - sum(one.held_back for one in free)
+        room = max(0, min(len(pictures) // HELD_BACK - held, len(free) - 1))
+        for place, one in enumerate(sorted(free, key=lambda one: one.id)):
             one.held_back = place < room
 
     def to_unlearn(self) -> Iterator[Picture]:
@@ -163,7 +174,7 @@ class Taught(_Record):
         return {
             one.id
             for one in self.pictures.values()
-            if (not one.removed or one.in_model or undoable.intersection(last for _, last in one.spans))
+            if (not one.removed or (one.in_model and not one.held_back) or undoable & {last for _, last in one.spans})
             and (one.owner not in gone or gone[one.owner] in undoable)
         }
 
@@ -178,13 +189,18 @@ class Taught(_Record):
         """The lesson that made the present model."""
         return next((one for one in self.lessons if one.number == self.current and not one.undone), None)
 
+    def chain(self) -> Iterator[Lesson]:
+        """The lessons that led to the present model, last first, as far as they can be undone."""
+        numbered = {one.number: one for one in self.lessons}
+        lesson = self.latest()
+        while lesson is not None:
+            yield lesson
+            lesson = None if lesson.before is None else numbered.get(lesson.before)
+
     def accuracies(self) -> dict[str, float | None]:
         """What the present model was last measured at, by class id."""
-        before = {one.number: one for one in self.lessons}
-        lesson = self.latest()
-        while lesson is not None and not lesson.accuracy_after:  # one that renamed or forgot measured nothing
-            lesson = None if lesson.before is None else before.get(lesson.before)
-        return {} if lesson is None else lesson.accuracy_after
+        measured = (one.accuracy_after for one in self.chain() if one.accuracy_after)  # not by one that only renamed
+        return next(measured, {})
 
     def finish(self, lesson: Lesson) -> None:
         """Enter a lesson: its model is the present one, and pictures that waited do not any more."""

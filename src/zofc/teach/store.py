@@ -1,5 +1,6 @@
 """The folder of what was taught, inside the run folder: pictures under the digests of their bytes, the models of the
-last lessons, and one index that is replaced whole. What the index does not name was never confirmed, and is removed.
+last lessons, and one index that is replaced whole. No picture is removed unless the index says so: one that it does not
+name, because its upload was cut short or the index is an older one, is set aside.
 
 A lesson is finished once the index names it. Its model is written before that, and copied to the run itself after it:
 a server that is killed in between copies it when it starts again.
@@ -8,18 +9,20 @@ a server that is killed in between copies it when it starts again.
 from __future__ import annotations
 
 import hashlib
+import html
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import BoundedSemaphore, RLock
+from threading import RLock
 
 from pydantic import ValidationError
 
 from zofc.data.decoding import find_faults
 from zofc.data.source import EncodedImages, open_encoded
-from zofc.errors import DataError, UnreadableImage
+from zofc.errors import DataError, RunError, UnreadableImage
 from zofc.limits import UNDO_LESSONS, UPLOAD_PIXELS
 from zofc.runfolder.files import damaged, explain_os_errors, read_if_present, remove_leftovers, write_atomic
 from zofc.runfolder.lock import hold_lock
@@ -29,7 +32,10 @@ from zofc.teach.state import Picture, Taught
 SUFFIXES = {"jpeg": ".jpg", "mpo": ".jpg", "tiff": ".tif"}
 
 GivenFile = tuple[str, Callable[[], bytes]]  # what a user calls it, and what reads it
-DECODED_AT_ONCE = 2  # uploads
+DECODED_AT_ONCE = 2  # pictures, whatever for
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # modes: for the user alone
+UNCONFIRMED_FOLDER = "unconfirmed"
+LINK_FILE = ".open.html"  # hidden, so that no export has it
 
 
 class PictureStore:
@@ -39,10 +45,13 @@ class PictureStore:
         self.run = run
         self.folder = run / TAUGHT_FOLDER
         self.pictures = self.folder / PICTURES_FOLDER
+        self.unconfirmed = self.folder / UNCONFIRMED_FOLDER
         self.index = self.folder / TAUGHT_FILE
+        self.set_aside = 0  # pictures that the index did not name
         self.in_use: set[str] = set()  # pictures that a lesson is being made from
+        # threads of their own, not a semaphore: every thread that has decoded keeps the memory of a large picture
+        self.decoding = ThreadPoolExecutor(DECODED_AT_ONCE, "decoding")
         self._lock = RLock()
-        self._decoding = BoundedSemaphore(DECODED_AT_ONCE)
         self.taught = self._read()
 
     def _read(self) -> Taught:
@@ -61,20 +70,29 @@ class PictureStore:
         """Hold the sole right to teach this run; what a killed server left unfinished is removed."""
         with explain_os_errors(self.folder):
             self.pictures.mkdir(parents=True, exist_ok=True)
+            for folder in (self.folder, self.pictures):  # of older servers, too
+                folder.chmod(PRIVATE_FOLDER)
+            for folder in (self.run, self.folder):
+                sync_folder(folder)
         with hold_lock(self.folder):
             self.taught = self._read()
-            self._clear_unconfirmed()
+            self._require_index()
+            self._clear_pictures()
             self.clear()
             yield
 
     @contextmanager
     def change(self) -> Iterator[Taught]:
-        """Change what was taught: inside the block on a copy, which is then written and becomes the present one."""
+        """Change what was taught: inside the block on a copy, which is then written and becomes the present one. Files
+        of pictures that it does not have any more are deleted."""
         with self._lock:
             copy = self.taught.model_copy(deep=True)
             yield copy
+            copy.deleted = sorted((self.taught.files() | set(self.taught.deleted)) - copy.files())
             write_atomic(self.index, copy.model_dump_json(indent=1) + "\n")
+            sync_folder(self.folder)  # or after a loss of power the older index might be back, without these pictures
             self.taught = copy
+            self._delete_pictures()
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -86,7 +104,7 @@ class PictureStore:
 
     def path(self, picture: Picture) -> Path:
         """The file of a picture."""
-        return self.pictures / f"{picture.id}{picture.suffix}"
+        return self.pictures / picture.file
 
     def add(self, owner: str, files: Iterable[GivenFile]) -> tuple[list[str], list[tuple[str, str]]]:
         """Take in files: ids of those that are safely kept, and the names of others with reasons. A file is named by
@@ -95,14 +113,10 @@ class PictureStore:
         refused: list[tuple[str, str]] = []
         for name, read in files:
             try:
-                with self._decoding:
-                    data = read()
-                    picture = Picture(id=content_id(data), suffix=check_picture(data, name), owner=owner)
-                    write_atomic(self.path(picture), data)
-                checked.append((name, picture))
+                checked.append((name, self.decoding.submit(self._take, owner, name, read).result()))
             except DataError as error:
                 refused.append((name, error.reason if isinstance(error, UnreadableImage) else str(error)))
-        _sync(self.pictures)
+        sync_folder(self.pictures)
         added: list[str] = []
         with self.change() as taught:
             for name, picture in checked:
@@ -111,8 +125,16 @@ class PictureStore:
                     added.append(picture.id)
                 except DataError as error:
                     refused.append((name, str(error)))
-            taught.hold_back(owner)
+            taught.hold_back(owner, self.in_use)
         return added, refused
+
+    def _take(self, owner: str, name: str, read: Callable[[], bytes]) -> Picture:
+        """Check a file and write it."""
+        data = read()
+        picture = Picture(id=content_id(data), suffix=check_picture(data, name), owner=owner)
+        write_atomic(self.path(picture), data)
+        self.path(picture).chmod(PRIVATE_FILE)
+        return picture
 
     def _enter(self, taught: Taught, picture: Picture) -> None:
         """Enter a picture whose file is here."""
@@ -136,19 +158,13 @@ class PictureStore:
                 picture.removed = True
             else:
                 del taught.pictures[number]
-            taught.hold_back(picture.owner)
-        if number not in self.taught.pictures:
-            self.path(picture).unlink(missing_ok=True)
+            taught.hold_back(picture.owner, self.in_use)
 
     def drop_class(self, number: str) -> None:
         """Remove a class that was never learned, and its pictures."""
         with self.change() as taught:
-            gone = [one for one in taught.pictures.values() if one.owner == number]
             taught.classes = [one for one in taught.classes if one.id != number]
-            for picture in gone:
-                del taught.pictures[picture.id]
-        for picture in gone:
-            self.path(picture).unlink(missing_ok=True)
+            taught.pictures = {key: one for key, one in taught.pictures.items() if one.owner != number}
 
     # -- the models of lessons ---------------------------------------------------------------------------------------
 
@@ -164,20 +180,49 @@ class PictureStore:
                 if folder.name not in {LESSON_MODEL.format(number) for number in kept}:
                     shutil.rmtree(folder, ignore_errors=True)
             reachable = self.taught.reachable(kept[:-1]) | self.in_use
-            gone = [picture for number, picture in self.taught.pictures.items() if number not in reachable]
-            if gone:
+            if not reachable.issuperset(self.taught.pictures):
                 with self.change() as taught:
-                    for picture in gone:
-                        del taught.pictures[picture.id]
-                for picture in gone:
-                    self.path(picture).unlink(missing_ok=True)
+                    taught.pictures = {key: one for key, one in taught.pictures.items() if key in reachable}
 
-    def _clear_unconfirmed(self) -> None:
-        """Remove files of pictures that were being added when a server was killed."""
+    def _delete_pictures(self) -> None:
+        for name in self.taught.deleted:
+            (self.pictures / name).unlink(missing_ok=True)
+        self.taught.deleted = []
+
+    def _require_index(self) -> None:
+        """Refuse pictures without their index, which is written before the first of them is taken."""
+        lost = 0 if self.index.exists() else sum(1 for _ in self.pictures.glob("[0-9a-f]*"))
+        if lost:
+            raise RunError(
+                f"{self.index} is missing, but {self.pictures} holds {lost} pictures; restore the file, or move the "
+                "folder elsewhere and add the pictures anew"
+            )
+
+    def _clear_pictures(self) -> None:
+        """Finish deletions that were cut short, and set aside files that the index does not name."""
         remove_leftovers(self.pictures)
-        files = {self.path(one) for one in self.taught.pictures.values()}
-        for file in set(self.pictures.glob("[0-9a-f]*")) - files:
-            file.unlink(missing_ok=True)
+        self._delete_pictures()
+        unknown = [file for file in self.pictures.glob("[0-9a-f]*") if file.name not in self.taught.files()]
+        for file in unknown:
+            self.unconfirmed.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+            file.replace(self.unconfirmed / file.name)
+        self.set_aside = len(unknown)
+
+    # -- the link to the page ----------------------------------------------------------------------------------------
+
+    def write_link(self, url: str) -> Path:
+        """A file that leads a browser to an address and that nobody else can read."""
+        text = html.escape(url)
+        page = f'<!doctype html><meta http-equiv="refresh" content="0; url={text}"><a href="{text}">zofc teach</a>\n'
+        file = self.folder / LINK_FILE
+        file.unlink(missing_ok=True)
+        with explain_os_errors(file), os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT, PRIVATE_FILE), "w") as opened:
+            opened.write(page)
+        return file
+
+    def remove_link(self) -> None:
+        """Remove that file."""
+        (self.folder / LINK_FILE).unlink(missing_ok=True)
 
     def kept_models(self) -> list[int]:
         """The present lesson and those before it that can be gone back to."""
@@ -213,7 +258,7 @@ def check_pixels(data: bytes, name: str) -> str:
         return (image.format or "image").lower()
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make sure that the names in a folder outlast a loss of power."""
     with suppress(OSError):  # not on every platform
         number = os.open(folder, os.O_RDONLY)

@@ -3,7 +3,7 @@
 
 /** @typedef {{id: string, name: string, images: number, held_back: number, pending: number, removed_pending: number, learned: boolean, accuracy: number | null}} TaughtClass */
 /** @typedef {{id: string, held_back: boolean, learned: boolean}} Picture */
-/** @typedef {{number: number, phase: string, step: number | null, steps: number | null, loss: number | null, accuracy: number | null, seconds_left: number | null}} Progress */
+/** @typedef {{number: number, phase: string, step: number | null, steps: number | null, loss: number | null, accuracy: number | null, held_back: number | null, seconds_left: number | null}} Progress */
 /** @typedef {{number: number, kind: "lesson" | "forget" | "rename" | "found", classes: string[], images: number, seconds: number, accuracy_before: Record<string, number | null>, accuracy_after: Record<string, number | null>, finished: string, undone: boolean, notices: string[]}} Lesson */
 /** @typedef {{files: number, file_bytes: number, pixels: number, images_per_class: number, request_bytes: number, predict_files: number}} Limits */
 /** @typedef {{version: string, run: string, learner: string, backbone: string, device: string, classes: number, lesson: Progress | null, limits: Limits, warnings: string[], can_undo: boolean}} Status */

@@ -48,16 +48,25 @@ function draw() {
   if (running && !source && state.connected) listen();
 }
 
+/** A number of the lesson, shown only where the learner has it. @param {string} id @param {string | null} text */
+function showNumber(id, text) {
+  const value = byId(id);
+  value.parentElement.hidden = text === null;
+  if (text !== null) say(value, text);
+}
+
 /** @param {Progress} progress */
-function show({ phase, step, steps, loss, accuracy, seconds_left: left }) {
+function show({ phase, step, steps, loss, accuracy, held_back: heldBack, seconds_left: left }) {
   byId("lesson").hidden = false;
   say(byId("lesson-phase"), PHASES[phase] ?? phase);
   const bar = byId("lesson-bar");
   if (step !== null && steps) { bar.max = steps; bar.value = step; } else bar.removeAttribute("value");
-  say(byId("lesson-loss"), loss === null ? "–" : loss.toFixed(3));
-  say(byId("lesson-measure"), phase === "testing" ? "Held-back pictures right" : "Pictures right so far");
-  say(byId("lesson-accuracy"), percent(accuracy));
-  say(byId("lesson-left"), left === null ? "–" : `about ${duration(left)}`);
+  showNumber("lesson-step", step !== null && steps ? `${step} of ${steps}${phase === "adapter" ? "" : " pictures"}` : null);
+  showNumber("lesson-loss", loss === null ? null : loss.toFixed(3));
+  showNumber("lesson-accuracy", accuracy === null ? null : percent(accuracy));
+  showNumber("lesson-held-back", heldBack === null ? null : percent(heldBack));
+  say(byId("lesson-held-back").previousElementSibling, `Held-back pictures right ${phase === "testing" ? "now" : "before"}`);
+  showNumber("lesson-left", left === null ? "–" : `about ${duration(left)}`);
 }
 
 /** What a lesson did to the classes known before it, in a sentence. @param {import("./api.js").Lesson} lesson */
@@ -91,7 +100,7 @@ export function startLessons() {
   follow(draw);
   document.addEventListener("zofc-connected", () => { source?.close(); source = null; draw(); });
   byId("teach-button").addEventListener("click", async () => {
-    show({ number: 0, phase: "features", step: null, steps: null, loss: null, accuracy: null, seconds_left: null });
+    show({ number: 0, phase: "features", step: null, steps: null, loss: null, accuracy: null, held_back: null, seconds_left: null });
     await attempt(() => api.teach());
     if (!state.status?.lesson) await lastEnd();
     byId("lesson-cancel").focus({ preventScroll: true });
