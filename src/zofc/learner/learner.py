@@ -34,6 +34,7 @@ from zofc.learner.teaching import (
     remove_classes,
     require_closed_form,
 )
+from zofc.model.catalog import characters_only
 from zofc.plugins import load_plugin
 from zofc.recipe import Recipe, change_recipe, load_recipe
 from zofc.runfolder import open_run
@@ -104,6 +105,9 @@ class Learner:
         fails or is interrupted, nothing has been learned.
         """
         names, images = self._open(task)
+        doubt = characters_only(self.recipe.backbone.name, task if isinstance(task, str) else None)
+        if doubt and not self.classes:
+            self._notice(doubt)
         if known := [name for name in names if name in self.classes]:
             require_closed_form(self.model, known)
         more, new, images = divide_lesson(names, images, self.classes)
