@@ -220,6 +220,13 @@ def test_runs_are_not_written_among_the_classes(
     assert not code and Path("runs").is_dir()  # beside train and test it is no class
 
 
+def test_backbones_are_listed_with_advice_and_what_is_at_hand_first(at_hand: str, zofc: Command) -> None:
+    _, said = zofc("list", "backbones")
+    assert said.index(at_hand) < said.index(HUB_DEFAULT) < said.index("embedded")
+    assert "the default for photographs" in said and "zofc list backbones vit" in said
+    assert "vit_giant" not in said and "vit_giant" in zofc("list", "backbones", "giant")[1]
+
+
 def test_a_mistyped_folder_is_told_from_a_recipe(photographs: Path, at_hand: str, zofc: Command) -> None:
     assert "did you mean 'photos'?" in zofc("run", "phots")[1]
 
@@ -297,6 +304,7 @@ def test_images_that_are_too_few_to_compare_learners_are_refused_with_the_least_
 
 
 def test_the_time_to_run_has_the_steps_of_the_adapter_in_it(photographs: Path, at_hand: str) -> None:
+    clear_cached_features()  # of other tests
     found = recommend.recommend("folder:photos", overrides=["training.workers=0"])
     by = {row.learner: row for row in found.rows}
     default, ridge = by[recommend.DEFAULT_LEARNER], by["ridge"]

@@ -21,8 +21,13 @@ from zofc.training.resolve import open_sources
 
 TRAINED, CLOSED_FORM = "zo-ridge/base", "ridge/base"
 PROJECTED = ("ridge.projection=8192", "ridge.orthogonal=true")
-PREFERRED = (HUB_DEFAULT, "vit_base_patch14_dinov2.lvd142m", "vit_base_patch16_224.augreg_in21k",
-             "vit_small_patch16_224.augreg_in21k")  # fmt: skip
+ADVICE = {  # of models on the hub, in the order in which they are taken where several were downloaded
+    HUB_DEFAULT: "the default for photographs",
+    "vit_base_patch14_dinov2.lvd142m": "better and four times as slow; for a GPU",
+    "vit_base_patch16_224.augreg_in21k": "that of the paper, trained on ImageNet-21k",
+    "vit_small_patch16_224.augreg_in21k": "the fastest of these, trained on ImageNet-21k",
+}
+PREFERRED = tuple(ADVICE)
 MOST_PARAMETERS = 100_000_000  # of a backbone that is taken unasked
 USUAL_SIZE = 224  # pixels; some backbones were trained at more, which costs five times as much
 FAST_ENOUGH = 1e9  # operations of one image's forward pass, up to which an adapter is trained on a CPU
@@ -129,6 +134,16 @@ def backbones_at_hand() -> list[str]:
     """The names of the user's weight files and of preferred models that were downloaded before; the embedded backbone
     where there is none."""
     return [entry.name for entry in _at_hand()] or [EMBEDDED]
+
+
+def recommended_backbones() -> Iterator[tuple[CatalogEntry, str]]:
+    """What to choose among, with advice: what is at hand first, and the embedded backbone last."""
+    found = list(_at_hand())
+    for entry in found:
+        yield entry, f"at hand; {ADVICE[entry.name]}" if entry.name in ADVICE else "at hand"
+    for name in filter(lambda name: name not in {entry.name for entry in found}, PREFERRED):
+        yield from ((entry, ADVICE[name]) for entry in backbones(name))
+    yield from ((entry, "for characters and tests, not for photographs") for entry in backbones(EMBEDDED))
 
 
 def _at_hand() -> Iterator[CatalogEntry]:
