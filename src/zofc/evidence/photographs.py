@@ -142,11 +142,17 @@ def photographs_table(rows: Sequence[ResultRow]) -> Grid:
 
 
 def _gain(gains: Sequence[float], tested: int) -> str:
-    """The mean over seeds with its 95 % interval, which is no narrower than the test images allow: learners that differ
-    by a share g differ on at least g n of n images, so that the standard error of g is at least √(g (1 − g) / n)."""
     if len(gains) < 2:
         return f"{gains[0]:+.1f}" if gains else NONE
+    mean, half = gain_interval(gains, tested)
+    return f"{mean:+.1f} ± {half:.1f}"
+
+
+def gain_interval(gains: Sequence[float], tested: int) -> tuple[float, float]:
+    """The mean over seeds and half its 95 % interval, which is no narrower than the test images allow: learners that
+    differ by a share g differ on at least g n of n images, so that g has a standard error of at least √(g (1 − g) / n).
+    """
     interval = interval_of(gains)
     share = abs(interval.mean) / 100
     least = 196 * math.sqrt(share * (1 - share) / tested) if tested else 0.0
-    return f"{interval.mean:+.1f} ± {max(interval.high - interval.mean, least):.1f}"
+    return interval.mean, max(interval.high - interval.mean, least)
