@@ -2,8 +2,9 @@
 
     python benchmarks/calibration.py --features cifar100-dinov2s --out results/calibration.json
 
-Half of the classes, drawn by seed, are learned in tasks of ten by the readout of `ridge/base` and `zo-ridge/base`:
-ridge regression on an orthogonal projection of frozen features within 64 MB. The test images of the other half are of
+Half of the classes, drawn by seed, are learned in tasks of ten by the readout of `zo-ridge/base` without its adapter,
+which is `ridge/base` with `ridge.projection=8192 ridge.orthogonal=true` (by itself it has no projection): ridge
+regression on an orthogonal projection of frozen features within 64 MB. The test images of the other half are of
 unseen classes. Seeds 0 to 2 served to choose the rule of rejection; the results are of others. `--features` is a folder
 of features: `train*.npz` and `test*.npz`, with `x` (images, width) and `y`; where there are none they are made, from
 `--source` with `--backbone`, at the pace of the backbone. "Score alone" rejects by the largest score, without the

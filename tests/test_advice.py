@@ -11,11 +11,13 @@ import pytest
 import torch
 from PIL import Image
 
-import zofc
+import zofc as zofc_package
 from zofc.advice import choice, recommend
 from zofc.advice.choice import choose_recipe, source_of
+from zofc.advice.features import clear_cached_features
+from zofc.data.decode_cache import cache_folder
 from zofc.errors import RecipeError, WeightsError
-from zofc.model.catalog import CatalogEntry
+from zofc.model.catalog import HUB_DEFAULT, CatalogEntry
 from zofc.runfolder import open_run, read_runs
 from zofc.runfolder.events import Event
 from zofc.training.events import StepStatus
@@ -35,6 +37,21 @@ def photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             Image.fromarray(noise.clip(0, 255).astype(np.uint8)).save(path)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "photos"
+
+
+class Notices:
+    """A listener that keeps notices."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self.texts = texts
+
+    def event(self, event: Event) -> None:
+        """Keep the text of a notice."""
+        if event["event"] == "notice":
+            self.texts.append(str(event["text"]))
+
+    def step(self, status: StepStatus) -> None: ...
+    def close(self) -> None: ...
 
 
 @pytest.fixture
@@ -93,7 +110,7 @@ def test_without_weights_the_hubs_default_is_named_and_characters_have_the_embed
     monkeypatch.delenv("ZOFC_DATA", raising=False)
     monkeypatch.setattr(choice, "is_downloaded", lambda _name: False)
     name, reason = choice._pick_backbone("folder:photos")
-    assert name == choice.HUB_DEFAULT and "hub" in reason
+    assert name == HUB_DEFAULT and "hub" in reason
     assert choice._pick_backbone("glyphs:clean")[0] == "embedded"
     assert choice.backbones_at_hand() == ["embedded"]
 
@@ -160,22 +177,58 @@ def test_one_command_trains_and_keeps_the_reasons(photographs: Path, at_hand: st
 def test_a_learner_without_a_recipe_learns(photographs: Path, at_hand: str) -> None:
     notices: list[str] = []
 
-    class Listening:
-        def event(self, event: Event) -> None:
-            if event["event"] == "notice":
-                notices.append(str(event["text"]))
-
-        def step(self, status: StepStatus) -> None: ...
-        def close(self) -> None: ...
-
-    learner = zofc.Learner(
-        overrides=["optimize.peft.epochs=1", "peft.blocks=first 2", "training.workers=0"], listeners=[Listening()]
+    learner = zofc_package.Learner(
+        overrides=["optimize.peft.epochs=1", "peft.blocks=first 2", "training.workers=0"], listeners=[Notices(notices)]
     )
     learner.learn("folder:photos")
     assert learner.classes == ("ant", "bee", "cat", "dog", "eel")
     assert learner.recipe.backbone.name == at_hand
     assert any("the backbone is" in text for text in notices) and any("features answer" in text for text in notices)
     assert len(learner.predict(photographs / "ant" / "0.png")) == 1
+
+
+def test_recipes_beside_images_learn_the_same_with_the_same_backbone(
+    photographs: Path, at_hand: str, zofc: Command
+) -> None:
+    words = ("photos", "ridge/base", "optimize.peft.epochs=1", "training.workers=0")
+    code, said = zofc("run", *words)
+    assert not code and "ridge/base has no such setting and runs without optimize.peft.epochs=1" in said
+    assert "ridge/base learns folder:photos too" in said
+    one, other = (open_run(record.path).recipe for record in read_runs([Path("runs")]))
+    assert one.data == other.data and one.backbone == other.backbone
+    (photographs.parent / "more").symlink_to(photographs)
+    code, said = zofc("run", "photos", "more", "ridge/base")
+    assert code and "say which images it learns" in said
+
+
+def test_runs_are_not_written_among_the_classes(
+    photographs: Path, at_hand: str, zofc: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(photographs)
+    for runs in ([], ["--runs", "eel/runs"]):
+        code, said = zofc("run", ".", *runs)
+        assert code and f"--runs {photographs.parent / 'runs'}" in said
+    assert sorted(path.name for path in photographs.iterdir()) == ["ant", "bee", "cat", "dog", "eel"]
+    for split in ("train", "test"):
+        for name in ("ant", "bee"):
+            (photographs.parent / "split" / split / name).mkdir(parents=True)
+            (photographs / name / f"{'01'[split == 'test']}.png").rename(
+                photographs.parent / "split" / split / name / "0.png"
+            )
+    monkeypatch.chdir(photographs.parent / "split")
+    code, said = zofc("run", ".", "peft.blocks=all", "optimize.peft.epochs=1", "training.workers=0")
+    assert not code and Path("runs").is_dir()  # beside train and test it is no class
+
+
+def test_backbones_are_listed_with_advice_and_what_is_at_hand_first(at_hand: str, zofc: Command) -> None:
+    _, said = zofc("list", "backbones")
+    assert said.index(at_hand) < said.index(HUB_DEFAULT) < said.index("embedded")
+    assert "the default for photographs" in said and "zofc list backbones vit" in said
+    assert "vit_giant" not in said and "vit_giant" in zofc("list", "backbones", "giant")[1]
+
+
+def test_a_mistyped_folder_is_told_from_a_recipe(photographs: Path, at_hand: str, zofc: Command) -> None:
+    assert "did you mean 'photos'?" in zofc("run", "phots")[1]
 
 
 # -- recommend -------------------------------------------------------------------------------------------------------
@@ -237,3 +290,51 @@ def test_the_default_is_recommended_unless_another_learner_is_clearly_better() -
         return recommend.Recommendation(10, 2, {"b": 10}, tuple(rows), ()).best.learner
 
     assert best(90.5) == recommend.DEFAULT_LEARNER and best(92.0) == "ridge"
+
+
+def test_images_that_are_too_few_to_compare_learners_are_refused_with_the_least_number(
+    photographs: Path, at_hand: str, zofc: Command
+) -> None:
+    for path in photographs.rglob("[2-9].png"):
+        path.unlink()
+    code, said = zofc("recommend", "photos", "training.workers=0")
+    assert code and "a class needs at least 2 training images" in said and "With 3 images in a class" in said
+    Image.new("RGB", (20, 24)).save(photographs / "ant" / "2.png")
+    assert "to train: zofc run" in zofc("recommend", "photos", "training.workers=0")[1]
+
+
+def test_the_time_to_run_has_the_steps_of_the_adapter_in_it(photographs: Path, at_hand: str) -> None:
+    clear_cached_features()  # of other tests
+    found = recommend.recommend("folder:photos", overrides=["training.workers=0"])
+    by = {row.learner: row for row in found.rows}
+    default, ridge = by[recommend.DEFAULT_LEARNER], by["ridge"]
+    assert default.seconds > 2 * ridge.seconds and default.memory > ridge.memory
+    kept = [path for path in cache_folder().parent.joinpath("features").iterdir() if path.suffix == ".json"]
+    assert len(kept) == 1
+    fewer = recommend.recommend("folder:photos", overrides=["training.workers=0", "optimize.peft.epochs=1"])
+    assert max(row.seconds for row in fewer.rows) < default.seconds
+    clear_cached_features()
+    assert not [path for path in kept if path.exists()]
+
+
+def test_photographs_are_not_learned_with_a_backbone_for_characters_without_a_word(
+    photographs: Path, zofc: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ZOFC_DATA", raising=False)
+    monkeypatch.setattr(choice, "is_downloaded", lambda _name: False)
+    instead = f"backbone.name={HUB_DEFAULT}"
+    quick = ["training.workers=0", "backbone.name=embedded"]
+    _, said = zofc("recommend", "photos", "training.workers=0")
+    assert "trained on characters" in said
+    assert f"to train: zofc run folder:photos {instead}" in said.replace("\n", " ")
+    for words in (["photos"], ["ridge/base", "data.source=folder:photos", "data.increment=2"]):
+        _, said = zofc("run", *words, "optimize.peft.epochs=1" if words == ["photos"] else "seed=2", *quick)
+        assert instead in said.replace("\n", "")
+    notices: list[str] = []
+    learner = zofc_package.Learner("ridge/base", quick, [Notices(notices)])
+    learner.learn("folder:photos")
+    assert sum(instead in text for text in notices) == 1
+    notices.clear()
+    glyphs = zofc_package.Learner("ridge/base", quick, [Notices(notices)])
+    glyphs.learn("glyphs:clean")
+    assert not notices

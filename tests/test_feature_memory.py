@@ -15,6 +15,7 @@ from zofc.model.backbone import Backbone
 from zofc.recipe import Recipe
 from zofc.runfolder import Run, open_run
 from zofc.runfolder.identity import folder_for
+from zofc.training import task, trainer
 from zofc.training.feature_memory import FeatureMemory
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.runs import extend_run, start_run, train
@@ -53,6 +54,18 @@ def test_a_test_image_passes_once_in_a_run_of_frozen_features(
 ) -> None:
     train(start_run(tiny_recipe("ridge/base", "training.calibrate=false", "training.fixed_batches=false"), tmp_path))
     assert sum(passed) == 6 * 6 + 6 * 4  # every training and every test image of six classes
+
+
+def test_a_run_says_how_much_time_kept_features_saved(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (task, trainer):
+        monkeypatch.setattr(module, "LEAST_SAVED", 0.0)
+    run = start_run(tiny_recipe("classifier-fo/base", "views.augment=none", "optimize.head.epochs=4"), tmp_path)
+    train(run)
+    texts = [str(event.get("text")) for event in run.events]
+    for what in ("the task's images are", "test images were"):
+        assert any(text.startswith(f"features of {what} computed once: about ") for text in texts), what
 
 
 def test_features_that_may_still_move_are_not_kept(tiny_recipe: Make) -> None:

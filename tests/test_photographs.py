@@ -12,8 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from zofc.errors import DataError
-from zofc.evidence.photographs import ALBUMS, DEFAULT, LINES, photograph_cells, photographs_table, write_album
+from zofc.errors import DataError, RecipeError
+from zofc.evidence.photographs import (
+    ALBUMS,
+    DEFAULT,
+    LINES,
+    NO_ADAPTER,
+    photograph_cells,
+    photographs_table,
+    write_album,
+)
+from zofc.recipe import Recipe
 
 PACS, CALTECH = ALBUMS["PACS photographs"], ALBUMS["Caltech-101"]
 
@@ -63,12 +72,26 @@ def test_without_the_data_the_message_names_the_folder(monkeypatch: pytest.Monke
 def test_every_line_learns_the_same_tasks_on_the_same_backbone(data: Path, tmp_path: Path, tiny_weights: Path) -> None:
     cells = list(photograph_cells([str(tiny_weights)], [2], [7], ["training.device=cpu"], Path("albums")))
     assert [cell.labels["line"] for cell in cells] == [*LINES, *LINES]
-    for cells_of_one, album in ((cells[:4], PACS), (cells[4:], CALTECH)):
+    for cells_of_one, album in ((cells[:6], PACS), (cells[6:], CALTECH)):
         recipes = [cell.recipe for cell in cells_of_one]
         assert {recipe.data.increment for recipe in recipes} == {album.increment}
         assert len({recipe.backbone for recipe in recipes}) == len({recipe.data.source for recipe in recipes}) == 1
         assert {recipe.seed for recipe in recipes} == {7}
-    assert [cell.recipe.method.name for cell in cells[:4]] == ["adapter", "ridge", "classifier", "adapter"]
+    methods = [cell.recipe.method.name for cell in cells[:6]]
+    assert methods == ["adapter", "simplecil", "ridge", "ridge", "classifier", "adapter"]
+
+
+def test_lines_can_be_named_and_a_projection_is_the_default_without_an_adapter(
+    data: Path, tmp_path: Path, tiny_weights: Path
+) -> None:
+    def recipes(*lines: str) -> list[Recipe]:
+        given = [str(tiny_weights)], [2], [7], ["training.device=cpu"], Path("albums")
+        return [cell.recipe for cell in photograph_cells(*given, lines)]
+
+    default, projected = recipes(DEFAULT, NO_ADAPTER)[:2]
+    assert default.sections["ridge"] == {**projected.sections["ridge"], "fallback": True}
+    with pytest.raises(RecipeError, match="ridge/bas is none of default, simplecil/base"):
+        recipes("ridge/bas")
 
 
 def test_the_table_has_the_gain_on_ridge_with_its_interval() -> None:
@@ -79,7 +102,7 @@ def test_the_table_has_the_gain_on_ridge_with_its_interval() -> None:
         row("ridge/base", seed, 79.0) for seed in (1, 2, 3)
     ]
     (line,) = photographs_table(rows).rows
-    assert line[:5] == ("s", "10", "b", "82.0 ± 1.0", "79.0 ± 0.0") and line[-1] == "+3.0 ± 2.5"
+    assert line[:6] == ("s", "10", "b", "82.0 ± 1.0", "—", "79.0 ± 0.0") and line[-1] == "+3.0 ± 2.5"
     one_of_400 = [
         row(DEFAULT, 1, 99.5),
         row(DEFAULT, 2, 99.5),

@@ -42,7 +42,7 @@ def model(tiny_recipe: Make) -> zofc.Learner:
     return learner
 
 
-@pytest.mark.parametrize("recipe", ["ridge/base", "ease-fo/base"])
+@pytest.mark.parametrize("recipe", ["ridge/base", "ease-fo/base", "zo-ridge/base"])
 def test_eight_threads_get_the_answers_that_one_gets(tiny_recipe: Make, recipe: str) -> None:
     learner = zofc.Learner(tiny_recipe(recipe, "training.workers=2"))
     learner.learn({"one": photos(4, 1), "two": photos(4, 2), "three": photos(4, 3)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import zofc as zofc_package
-from zofc.data.decode_cache import cache_folder
-from zofc.errors import DataError, RunError
+from zofc.data.decode_cache import DecodeCache, cache_folder
+from zofc.errors import DataError, Interrupted, RecipeError, RunError
+from zofc.learner.changes import changed_copy
 from zofc.model.class_means import ClassMeans
 from zofc.model.image_ridge import ImageRidge, content_keys
 from zofc.model.ridge import RidgeHead, draw_projection
@@ -181,6 +183,42 @@ def test_nothing_of_a_forgotten_class_is_left_in_the_folder(tiny_recipe: Make, t
     assert holds(rows[0]) and holds(rows[2]) and not holds(rows[1])
     files = b"".join(path.read_bytes() for path in (tmp_path / "model").rglob("*") if path.is_file())
     assert b"hare" not in files
+
+
+def test_forgetting_removes_decoded_images_from_the_cache(tiny_recipe: Make, tmp_path: Path) -> None:
+    for name, colour in (("fox", 10), ("hare", 200)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for image in range(6):
+            Image.new("L", (16, 16), colour + image).save(tmp_path / "photos" / name / f"{image}.png")
+    learner = learner_of(tiny_recipe, "ridge", "training.cache=on")
+    learner.learn(f"folder:{tmp_path / 'photos'}")
+    decoded = DecodeCache(cache_folder(), 10**9)
+    assert any(entry.images == 12 for entry in decoded.entries())
+    learner.forget("fox")
+    assert not decoded.entries()
+
+
+def test_a_loaded_model_takes_settings_of_what_is_still_to_learn(tiny_recipe: Make, tmp_path: Path) -> None:
+    learner = learner_of(tiny_recipe, "ridge")
+    learner.learn({"fox": pictures(0, 4), "hare": pictures(1, 4)})
+    learner.save(tmp_path / "model")
+    loaded = zofc_package.load(tmp_path / "model", overrides="training.batch_size=3")
+    assert loaded.recipe.training.batch_size == 3
+    with pytest.raises(RecipeError, match="what was learned depends on it"):
+        zofc_package.load(tmp_path / "model", overrides="ridge.projection=8")
+
+
+def test_a_termination_signal_while_a_run_learns_more_is_answered_in_a_line(
+    tiny_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = learner_of(tiny_recipe, "ridge")
+    learner.learn({"fox": pictures(0, 4), "hare": pictures(1, 4)})
+    learner.save(tmp_path / "model")
+    before = signal.getsignal(signal.SIGTERM)
+    said = r"stopped at once: .*model is as it was, and .*more was not written"
+    with pytest.raises(Interrupted, match=said), changed_copy(tmp_path / "model", tmp_path / "more"):
+        signal.raise_signal(signal.SIGTERM)
+    assert not (tmp_path / "more").exists() and signal.getsignal(signal.SIGTERM) == before
 
 
 def test_mistakes_in_teaching_are_errors(tiny_recipe: Make) -> None:

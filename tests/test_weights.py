@@ -598,6 +598,7 @@ def hub_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[st
     monkeypatch.setattr(timm, "create_model", create)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(hub, "try_to_load_from_cache", lambda *_, **__: None)
+    monkeypatch.setattr(hub, "_silent", {})
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     return lambda address: monkeypatch.setattr(constants, "ENDPOINT", address)
 
@@ -615,6 +616,21 @@ def test_an_unreachable_hub_is_an_error_within_five_seconds(
         with pytest.raises(WeightsError, match=r"could not be fetched.*does not answer.*backbone\.pretrained=false"):
             load_backbone(BackboneSettings(name="vit_tiny_patch16_224.augreg_in21k"))
         assert time.monotonic() - start < 5
+
+
+def test_several_names_of_an_unreachable_hub_wait_once(
+    hub_address: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(hub, "get_session", lambda: asked.append(1) or time.sleep(30))
+    monkeypatch.setattr(hub, "TOTAL_SECONDS", 0.2)
+    hub_address("http://127.0.0.1:9")
+    for name in ("vit_tiny_patch16_224.augreg_in21k", "vit_small_patch16_224.augreg_in21k"):
+        with pytest.raises(WeightsError, match=r"does not answer.*ZOFC_DATA/backbones are found by themselves"):
+            load_backbone(BackboneSettings(name=name))
+    assert len(asked) == 1
+    monkeypatch.setattr(hub, "REMEMBERED_SECONDS", 0.0)
+    assert hub.why_unreachable("vit_tiny_patch16_224.augreg_in21k") and len(asked) == 2
 
 
 def test_a_request_that_blocks_is_given_up(hub_address: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zofc.errors import ZofcError
-    from zofc.learner import Evaluation, Learner, Prediction, load
+    from zofc.learner import Answer, Evaluation, Learner, Prediction, load
     from zofc.recipe import Recipe, load_recipe
 
 # Threads of torch that wait for one another should sleep, not spin: where other programs use the cores too, a step can
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = "0.2.0"
-__all__ = ["Evaluation", "Learner", "Prediction", "Recipe", "ZofcError", "__version__", "load", "load_recipe"]
+__all__ = ["Answer", "Evaluation", "Learner", "Prediction", "Recipe", "ZofcError", "__version__", "load", "load_recipe"]
 
 _HOMES = {
+    "Answer": "zofc.learner",
     "Evaluation": "zofc.learner",
     "Learner": "zofc.learner",
     "Prediction": "zofc.learner",

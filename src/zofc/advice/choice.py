@@ -4,28 +4,36 @@ the number of classes. Every choice is an ordinary setting with a reason, and gi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
 from zofc.data.source import SOURCES, kind_of
+from zofc.errors import RecipeError
 from zofc.model.backbone import EMBEDDED, Backbone, load_backbone
-from zofc.model.catalog import CatalogEntry, backbones, is_downloaded
+from zofc.model.catalog import CHARACTERS, HUB_DEFAULT, CatalogEntry, backbones, is_downloaded
 from zofc.paths import expand
 from zofc.recipe import Recipe, load_recipe
 from zofc.runfolder import Run
 from zofc.training.device import pick_device
+from zofc.training.overrides import divide_overrides
 from zofc.training.resolve import open_sources
 
 TRAINED, CLOSED_FORM = "zo-ridge/base", "ridge/base"
 PROJECTED = ("ridge.projection=8192", "ridge.orthogonal=true")
-HUB_DEFAULT = "vit_small_patch14_dinov2.lvd142m"
-PREFERRED = (HUB_DEFAULT, "vit_base_patch14_dinov2.lvd142m", "vit_base_patch16_224.augreg_in21k",
-             "vit_small_patch16_224.augreg_in21k")  # fmt: skip
+ADVICE = {  # of models on the hub, in the order in which they are taken where several were downloaded
+    HUB_DEFAULT: "the default for photographs",
+    "vit_base_patch14_dinov2.lvd142m": "better and four times as slow; for a GPU",
+    "vit_base_patch16_224.augreg_in21k": "that of the paper, trained on ImageNet-21k",
+    "vit_small_patch16_224.augreg_in21k": "the fastest of these, trained on ImageNet-21k",
+}
+PREFERRED = tuple(ADVICE)
 MOST_PARAMETERS = 100_000_000  # of a backbone that is taken unasked
 USUAL_SIZE = 224  # pixels; some backbones were trained at more, which costs five times as much
 FAST_ENOUGH = 1e9  # operations of one image's forward pass, up to which an adapter is trained on a CPU
 TASKS = 5
+UNNAMED = "folder:images"  # of recipes for a user's own images, until there are some
+ADAPTED_BLOCKS = 5  # as recipes have it
 
 
 @dataclass(frozen=True)
@@ -78,12 +86,40 @@ def choose_recipe(source: str | None = None, overrides: Sequence[str] = ()) -> C
     return Choice(load_recipe(family, [*changes, *more, *overrides]), (*reasons, reason))
 
 
+def choose_for(
+    names: Sequence[str], sources: Mapping[str, str], overrides: Sequence[str], notice: Callable[[str], None]
+) -> list[tuple[Recipe, Sequence[str]]]:
+    """A recipe for each name, with its reasons: that of images is chosen, and recipes without images of their own learn
+    the same ones beside it, with the same backbone and tasks. An override is for the recipes that have its key."""
+    named = [name for name in names if name not in sources]
+    if not named:
+        choices = {name: choose_recipe(source, overrides) for name, source in sources.items()}
+        return [(choices[name].recipe, choices[name].reasons) for name in names]
+    kinds = [TRAINED if name in sources else name for name in names]
+    divided = dict(zip(names, divide_overrides(kinds, overrides, notice, names), strict=True))
+    choices = {name: choose_recipe(source, divided[name]) for name, source in sources.items()}
+    found: list[tuple[Recipe, Sequence[str]]] = []
+    for name in names:
+        if name in sources:
+            found.append((choices[name].recipe, choices[name].reasons))
+            continue
+        recipe = load_recipe(name, divided[name])
+        if recipe.data.source == UNNAMED and f"data.source={UNNAMED}" not in overrides:
+            if len(sources) > 1:
+                raise RecipeError(f"{name}: say which images it learns, in a command of its own: {name} data.source=…")
+            (first,) = choices.values()
+            recipe = recipe.model_copy(update={"data": first.recipe.data, "backbone": first.recipe.backbone})
+            notice(f"{name} learns {first.recipe.data.source} too, with the same backbone and tasks")
+        found.append((recipe, ()))
+    return found
+
+
 # -- single choices --------------------------------------------------------------------------------------------------
 
 
 def _pick_backbone(source: str | None) -> tuple[str, str]:
     """The name of a backbone, and why it."""
-    if source is not None and source.partition(":")[0] == "glyphs":
+    if source is not None and source.partition(":")[0] == CHARACTERS:
         return EMBEDDED, "the embedded backbone, which was trained on characters"
     found = [(entry.name, entry.backbone.parameters) for entry in _at_hand() if entry.backbone is not None]
     if not found:
@@ -98,6 +134,16 @@ def backbones_at_hand() -> list[str]:
     """The names of the user's weight files and of preferred models that were downloaded before; the embedded backbone
     where there is none."""
     return [entry.name for entry in _at_hand()] or [EMBEDDED]
+
+
+def recommended_backbones() -> Iterator[tuple[CatalogEntry, str]]:
+    """What to choose among, with advice: what is at hand first, and the embedded backbone last."""
+    found = list(_at_hand())
+    for entry in found:
+        yield entry, f"at hand; {ADVICE[entry.name]}" if entry.name in ADVICE else "at hand"
+    for name in filter(lambda name: name not in {entry.name for entry in found}, PREFERRED):
+        yield from ((entry, ADVICE[name]) for entry in backbones(name))
+    yield from ((entry, "for characters and tests, not for photographs") for entry in backbones(EMBEDDED))
 
 
 def _at_hand() -> Iterator[CatalogEntry]:
@@ -132,7 +178,8 @@ def _pick_learner(backbone: Backbone, size: int, given: Mapping[str, str]) -> tu
         "the learner is ZO-Ridge: an adapter is trained in the first task, and answers only where it does better than "
         "the frozen features on images held back from it"
     )
-    return TRAINED, ["preset=fast"] if device.type == "cuda" and "preset" not in given else [], reason
+    shallow = ["peft.blocks=all"] if len(backbone.vit.blocks) < ADAPTED_BLOCKS else []
+    return TRAINED, [*shallow, *(["preset=fast"] if device.type == "cuda" and "preset" not in given else [])], reason
 
 
 def _pick_increment(classes: int) -> int:

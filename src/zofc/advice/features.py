@@ -21,6 +21,7 @@ from zofc.recipe import Recipe
 from zofc.runfolder import write_atomic
 from zofc.seeds import stream
 from zofc.training.incremental_model import IncrementalModel
+from zofc.training.memory import measure_peak, resident_tensors
 
 FEWEST = 4  # images a class, whatever the time: two to learn from and two to be asked
 TIMED = 8  # images that tell how long one takes
@@ -33,7 +34,7 @@ class FeatureSample:
     features: Tensor
     labels: Tensor
     seconds_per_image: float
-    cached: bool
+    memory: int  # the most bytes while a batch passes, weights included
 
 
 def sample_features(model: IncrementalModel, source: Source, per_class: int) -> FeatureSample:
@@ -42,19 +43,22 @@ def sample_features(model: IncrementalModel, source: Source, per_class: int) -> 
     path = _folder() / f"{_key(model.recipe, source, chosen, model.backbone.checksum)}.npz"
     with suppress(OSError, ValueError, KeyError):  # else they are computed
         kept = np.load(path, allow_pickle=False)
-        features, seconds = torch.from_numpy(kept["features"]), float(kept["seconds"])
-        return FeatureSample(features, torch.from_numpy(source.train.labels[chosen]), seconds, True)
+        features, seconds, memory = torch.from_numpy(kept["features"]), float(kept["seconds"]), int(kept["memory"])
+        return FeatureSample(features, torch.from_numpy(source.train.labels[chosen]), seconds, memory)
     loader, parts, clock = model.loader(source.train), [], time.perf_counter()
     with torch.no_grad():
         for images, _ in model.plain_batches(loader, chosen):
             parts.append(model.backbone.features(images).float().cpu())
-    features, seconds = torch.cat(parts), (time.perf_counter() - clock) / len(chosen)
+        features, seconds = torch.cat(parts), (time.perf_counter() - clock) / len(chosen)
+        with measure_peak(model.device, resident_tensors(model)) as peak:
+            model.backbone.features(next(iter(model.plain_batches(loader, chosen)))[0])
+    memory = peak.bytes
     packed = io.BytesIO()
-    np.savez(packed, features=features.numpy(), seconds=seconds)
+    np.savez(packed, features=features.numpy(), seconds=seconds, memory=memory)
     with suppress(OSError):  # a cache that cannot be written is no error
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, packed.getvalue())
-    return FeatureSample(features, torch.from_numpy(source.train.labels[chosen]), seconds, False)
+    return FeatureSample(features, torch.from_numpy(source.train.labels[chosen]), seconds, memory)
 
 
 def affordable(model: IncrementalModel, source: Source, seconds: float) -> int:
@@ -78,9 +82,14 @@ def affordable(model: IncrementalModel, source: Source, seconds: float) -> int:
 
 def clear_cached_features() -> None:
     """Remove all features: which images they are of is not recorded."""
-    for path in _folder().glob("*.npz"):
+    for path in (*_folder().glob("*.npz"), *_folder().glob("*.json")):
         with suppress(OSError):
             path.unlink()
+
+
+def cached_measurement(key: str) -> Path:
+    """Where a measurement on the images is kept, beside their features."""
+    return _folder() / f"{key}.json"
 
 
 def _folder() -> Path:

@@ -19,16 +19,19 @@ from torch.nn import functional as F
 from zofc import seeds
 from zofc.advice.choice import backbones_at_hand, choose_recipe
 from zofc.advice.features import affordable, sample_features
+from zofc.advice.needs import StepNeeds, measure_steps
 from zofc.data.selection import Indices
 from zofc.data.source import Source
-from zofc.errors import WeightsError
+from zofc.errors import DataError, WeightsError
+from zofc.model.catalog import HUB_DEFAULT, characters_only
 from zofc.model.ridge import RidgeHead, draw_projection
-from zofc.recipe import load_recipe
+from zofc.recipe import Recipe, load_recipe
 from zofc.training.device import pick_device, set_up
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import check_recipe, open_sources
 
 FOLDS = 5
+FEWEST = 2  # training images of a class
 SEED = 1993
 WIDTH = 8192
 BUDGET = 64_000_000
@@ -38,8 +41,9 @@ Learner = Callable[[Tensor, Tensor, Tensor, int], Tensor]  # train features and 
 
 @dataclass(frozen=True)
 class Expectation:
-    """What to expect of a learner on a backbone: accuracy in percent with the standard error of its mean over folds,
-    seconds to learn all training images here, bytes of what is saved, and bytes of memory."""
+    """What to expect of a learner on a backbone: accuracy in percent with the standard error of its mean over folds;
+    what `command` needs here: seconds for the features of all images and for its steps, bytes of memory for the
+    largest of both; and bytes of what is saved."""
 
     backbone: str
     learner: str
@@ -60,6 +64,7 @@ class Recommendation:
     sampled: dict[str, int]  # images by backbone
     rows: tuple[Expectation, ...]
     left_out: tuple[str, ...]
+    notices: tuple[str, ...] = ()
 
     @property
     def best(self) -> Expectation:
@@ -78,11 +83,11 @@ def recommend(
     say: Callable[[str], None] = lambda _: None,
 ) -> Recommendation:
     """Compare backbones, those at hand by default, on a sample that takes about so many seconds in all."""
-    names = list(names) or backbones_at_hand()
     rows: list[Expectation] = []
     left_out: list[str] = []
     sampled: dict[str, int] = {}
     data: Source | None = None
+    asked, names = bool(names), list(names) or backbones_at_hand()
     for name in names:
         say(f"{name}: features of a sample")
         try:
@@ -90,28 +95,59 @@ def recommend(
         except WeightsError as error:
             left_out.append(str(error))
             continue
-        data = data or open_sources(model.recipe, lambda _: None)[0]
+        data = data or _open(model.recipe)
         found = sample_features(model, data, affordable(model, data, seconds / len(names)))
         sampled[name] = len(found.labels)
         for learner, answer in LEARNERS.items():
             say(f"{name}: {learner}")
             mean, deviation = _mean(cross_validate(found.features, found.labels, answer))
+            steps = _steps(learner, source, name, overrides, data, model.backbone.checksum)
+            passes = (len(data.train) + len(data.test)) * (2 if steps.seconds else 1)  # with the adapter and without
             rows.append(
                 Expectation(
                     backbone=name,
                     learner=learner,
                     accuracy=100 * mean,
                     error=100 * deviation,
-                    seconds=found.seconds_per_image * len(data.train),
+                    seconds=found.seconds_per_image * passes + steps.seconds,
                     saved=_saved_bytes(learner, model.backbone.width, len(data.classes), len(data.train)),
-                    memory=model.backbone.bytes,
-                    command=_command(learner, source, name, overrides),
+                    memory=max(found.memory, steps.memory),
+                    command=_command(learner, source, name if asked else _to_use(name, source), overrides),
                 )
             )
     if data is None:
         raise WeightsError("; ".join(left_out))
     rows.sort(key=lambda row: -row.accuracy)
-    return Recommendation(len(data.train), len(data.classes), sampled, tuple(rows), tuple(left_out))
+    notices = [text for name in sampled if (text := characters_only(name, source))]
+    return Recommendation(len(data.train), len(data.classes), sampled, tuple(rows), tuple(left_out), tuple(notices))
+
+
+def _open(recipe: Recipe) -> Source:
+    """The images, which must be enough to learn some of a class and ask others."""
+    data = open_sources(recipe, lambda _: None)[0]
+    most = int(np.unique(data.train.labels, return_counts=True)[1].max())
+    if most < FEWEST:
+        raise DataError(
+            f"{data.name}: to compare learners, a class needs at least {FEWEST} training images, one to learn from and "
+            f"one to ask; there is one in each of {len(data.classes)} classes, beside {len(data.test)} test images. "
+            f"With {FEWEST + 1} images in a class, one of them held back to test, there are enough"
+        )
+    return data
+
+
+def _steps(
+    learner: str, source: str, name: str, overrides: Sequence[str], data: Source, weights: str | None
+) -> StepNeeds:
+    """What the steps of a learner need; only the default has some."""
+    if learner != DEFAULT_LEARNER:
+        return StepNeeds()
+    recipe = choose_recipe(source, [f"backbone.name={name}", *overrides]).recipe
+    return measure_steps(recipe, data.checksum, weights)
+
+
+def _to_use(name: str, source: str) -> str:
+    """The backbone of a command to copy: for other images than characters, the embedded one is to try alone."""
+    return HUB_DEFAULT if characters_only(name, source) else name
 
 
 def _frozen_model(source: str, name: str, overrides: Sequence[str]) -> IncrementalModel:

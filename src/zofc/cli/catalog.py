@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from zofc.cli.application import PluginFiles, app, out
+from zofc.cli.application import PluginFiles, app, note, out
 from zofc.errors import RecipeError, nearest
 
 if TYPE_CHECKING:
+    from zofc.model.catalog import CatalogEntry
     from zofc.recipe import Group
 
 Listing = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]  # headers and rows
@@ -103,15 +104,25 @@ def _datasets() -> Listing:
 
 
 def _backbones(pattern: str) -> Listing:
-    from zofc.model.catalog import backbones
+    """All whose names have the pattern in them; without one, a few with advice."""
+    heads = "backbone.name", "px", "tokens", "width", "parameters", "weights"
+    if pattern:
+        from zofc.model.catalog import backbones
+
+        return heads, [_describe(entry) for entry in backbones(pattern)]
+    from zofc.advice.choice import recommended_backbones
+
+    rows = [(*_describe(entry), advice) for entry, advice in recommended_backbones()]
+    note("a few of several hundred; all whose names contain a text: zofc list backbones vit (or deit, dinov2, clip)")
+    return (*heads, "advice"), rows
+
+
+def _describe(entry: CatalogEntry) -> tuple[str, ...]:
     from zofc.units import NONE, format_count
 
-    rows = []
-    for entry in backbones(pattern):
-        vit = entry.backbone
-        numbers = (vit.image_size, vit.tokens, vit.width, format_count(vit.parameters)) if vit else (NONE,) * 4
-        rows.append((entry.name, *map(str, numbers), entry.weights))
-    return ("backbone.name", "px", "tokens", "width", "parameters", "weights"), rows
+    vit = entry.backbone
+    numbers = (vit.image_size, vit.tokens, vit.width, format_count(vit.parameters)) if vit else (NONE,) * 4
+    return entry.name, *map(str, numbers), entry.weights
 
 
 def _studies() -> Listing:

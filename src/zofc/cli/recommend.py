@@ -52,6 +52,8 @@ def recommend(
     content = asdict(found)
     for table in recommendation_tables(content):
         out.print(table)
+    for text in found.notices:
+        warn(text)
     for text in found.left_out:
         warn(f"left out: {text}")
     say(f"to train: {found.best.command}")

@@ -112,17 +112,11 @@ def _split_run_folders(resume: Path | None, names: list[str]) -> tuple[list[Path
 def _choose(names: Sequence[str], overrides: list[str]) -> list[tuple[Recipe, Sequence[str]]]:
     """Recipes by their names or files, or for the images that are named instead, with the reasons of each choice."""
     sources = {name: source for name in names if (source := _source(name)) is not None}
-    recipes = iter(_load([name for name in names if name not in sources], overrides))
-    choices: list[tuple[Recipe, Sequence[str]]] = []
-    for name in names:
-        if name in sources:
-            from zofc.advice.choice import choose_recipe
+    if not sources:
+        return [(recipe, ()) for recipe in _load(names, overrides)]
+    from zofc.advice.choice import choose_for
 
-            choice = choose_recipe(sources[name], overrides)
-            choices.append((choice.recipe, choice.reasons))
-        else:
-            choices.append((next(recipes), ()))
-    return choices
+    return choose_for(names, sources, overrides, note)
 
 
 def _source(name: str) -> str | None:

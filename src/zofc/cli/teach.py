@@ -140,4 +140,4 @@ def forget(
         learner.forget(*classes)
     say(f"run without {', '.join(classes)}: {folder}, which knows {len(learner.classes)} classes")
     say(f"{path} still knows {', '.join(classes)}. To forget for good, delete it: rm -r {shlex.quote(str(path))}")
-    say("Your images are yours to delete; decoded copies of them are removed by: zofc cache clear")
+    say("Cached features and decoded images were removed. Your image files are yours to delete")

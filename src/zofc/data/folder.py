@@ -48,6 +48,20 @@ def read_folder(name: str, root: Path, options: SourceOptions) -> Source:
     return open_file_lists(name, classes, listing.take(kept), listing.take(held), options)
 
 
+def check_beside(spec: str, options: SourceOptions, path: Path) -> None:
+    """Refuse a folder to write to where it would become a class of the images."""
+    kind, _, argument = spec.partition(":")
+    if kind != "folder":
+        return
+    root, path = find_path("folder", argument, options).resolve(), path.resolve()
+    split = root.is_dir() and "train" in (inside := subfolders(root)) and not {*inside}.isdisjoint(TEST_FOLDERS)
+    if path.is_relative_to(root) and not split:
+        raise DataError(
+            f"the folder of runs, {path}, lies in {root} and would become one of its classes; nothing was written. "
+            f"Name another: --runs {root.parent / 'runs'}"
+        )
+
+
 @dataclass(frozen=True)
 class Scan:
     """What is in the class folders under `base`: the image files of each class, relative to `root`."""

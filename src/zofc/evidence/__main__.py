@@ -147,6 +147,7 @@ def run_photographs(
     out: Out,
     backbones: Annotated[str, typer.Option(help="backbones by name or file, separated by commas")],
     changes: Changes = None,
+    lines: Lines = "",
     images: Annotated[str, typer.Option(help="training images a class, separated by commas")] = "10,25,100",
     seeds: Seeds = "1993,1994,1995",
     folder: Annotated[Path, typer.Option(help="where the folders of photographs are made")] = Path("build/photographs"),
@@ -159,7 +160,7 @@ def run_photographs(
     from zofc.studies.places import LocalPool
 
     counts, chosen = _numbers(images, "--images", int), _numbers(seeds, "--seeds", int)
-    cells = list(photograph_cells(_words(backbones), counts, chosen, changes or [], folder))
+    cells = list(photograph_cells(_words(backbones), counts, chosen, changes or [], folder, _words(lines)))
     show(photographs_table(collect(cells, runs, out, {"changes": changes or []}, LocalPool(workers or 1))))
 
 

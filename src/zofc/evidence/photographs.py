@@ -1,8 +1,9 @@
 """What a user gets by default on folders of photographs, beside what else they might have tried.
 
 The folders are made of PACS's photographs and of Caltech-101, with few or many training images a class, and learned as
-a user would: `zofc run FOLDER` beside `ridge/base`, `classifier-fo/base` and `adapter-fo/base`, with the same backbone
-and tasks.
+a user would: `zofc run FOLDER` beside what trains nothing (class means, ridge regression, and ridge regression on a
+projection, which is the default without its adapter) and beside `classifier-fo/base` and `adapter-fo/base`, with the
+same backbone and tasks.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from zofc.advice.choice import choose_recipe
+from zofc.advice.choice import PROJECTED, choose_recipe
 from zofc.data.selection import select_per_class
-from zofc.errors import DataError
+from zofc.errors import DataError, RecipeError
 from zofc.evidence.rows import ResultRow, spread
 from zofc.evidence.verdicts import interval_of
 from zofc.recipe import Recipe, load_recipe
@@ -32,7 +33,15 @@ from zofc.units import NONE
 
 IMAGES = (10, 25, 100)  # training images a class
 DEFAULT = "default"
-LINES = (DEFAULT, "ridge/base", "classifier-fo/base", "adapter-fo/base")
+RIDGE, NO_ADAPTER = "ridge/base", "projection"
+LINES: dict[str, tuple[str, Sequence[str]]] = {  # a recipe and its settings; what is chosen has none
+    DEFAULT: ("", ()),
+    "simplecil/base": ("simplecil/base", ()),
+    RIDGE: (RIDGE, ()),
+    NO_ADAPTER: (RIDGE, PROJECTED),
+    "classifier-fo/base": ("classifier-fo/base", ()),
+    "adapter-fo/base": ("adapter-fo/base", ()),
+}
 
 
 @dataclass(frozen=True)
@@ -83,16 +92,23 @@ def _suffix(image: bytes) -> str:
 
 
 def photograph_cells(
-    backbones: Sequence[str], images: Sequence[int], seeds: Sequence[int], changes: Sequence[str], folder: Path
+    backbones: Sequence[str],
+    images: Sequence[int],
+    seeds: Sequence[int],
+    changes: Sequence[str],
+    folder: Path,
+    lines: Sequence[str] = (),
 ) -> Iterator[Cell]:
-    """A cell for each seed, data set, number of images, backbone and line."""
+    """A cell for each seed, data set, number of images, backbone and line, all lines by default."""
+    if unknown := [line for line in lines if line not in LINES]:
+        raise RecipeError(f"--lines: {unknown[0]} is none of {', '.join(LINES)}")
     for seed in seeds:
         for title, album in ALBUMS.items():
             for per_class in images:
                 source = f"folder:{write_album(album, per_class, folder)}"
                 for backbone in backbones:
                     setting = f"{title}, {per_class} images a class, {Path(backbone).stem}"
-                    for line in LINES:
+                    for line in lines or LINES:
                         given = [f"backbone.name={backbone}", f"data.increment={album.increment}", f"seed={seed}"]
                         recipe = _recipe(line, source, [*given, *changes])
                         yield Cell({"line": line, "setting": setting, "seed": seed}, recipe)
@@ -104,7 +120,8 @@ def _recipe(line: str, source: str, given: Sequence[str]) -> Recipe:
     if line == DEFAULT:
         return chosen
     shared = {"backbone": chosen.backbone, "data": chosen.data, "seed": chosen.seed}
-    named = load_recipe(line, [f"data.source={source}", *given]).model_copy(update=shared)
+    name, settings = LINES[line]
+    named = load_recipe(name, [f"data.source={source}", *settings, *given]).model_copy(update=shared)
     precision = {"precision": chosen.training.precision, "deterministic": chosen.training.deterministic}
     return named.model_copy(update={"training": named.training.model_copy(update=precision)})
 
@@ -117,19 +134,25 @@ def photographs_table(rows: Sequence[ResultRow]) -> Grid:
     body = []
     for setting in dict.fromkeys(row["setting"] for row in rows):
         cells = [spread([value for key, value in table.items() if key[:2] == (line, setting)]) for line in LINES]
-        gains = [value - table["ridge/base", setting, seed] for (line, where, seed), value in table.items()
-                 if (line, where) == (DEFAULT, setting) and ("ridge/base", setting, seed) in table]  # fmt: skip
+        gains = [value - table[RIDGE, setting, seed] for (line, where, seed), value in table.items()
+                 if (line, where) == (DEFAULT, setting) and (RIDGE, setting, seed) in table]  # fmt: skip
         body.append((*setting.split(", "), *cells, _gain(gains, tested.get(setting, 0))))
-    heads = ("Photographs", "Training images", "Backbone", "zofc run FOLDER", *LINES[1:])
+    heads = ("Photographs", "Training images", "Backbone", "zofc run FOLDER", *[*LINES][1:])
     return Grid((*heads, "Above ridge"), tuple(body))
 
 
 def _gain(gains: Sequence[float], tested: int) -> str:
-    """The mean over seeds with its 95 % interval, which is no narrower than the test images allow: learners that differ
-    by a share g differ on at least g n of n images, so that the standard error of g is at least √(g (1 − g) / n)."""
     if len(gains) < 2:
         return f"{gains[0]:+.1f}" if gains else NONE
+    mean, half = gain_interval(gains, tested)
+    return f"{mean:+.1f} ± {half:.1f}"
+
+
+def gain_interval(gains: Sequence[float], tested: int) -> tuple[float, float]:
+    """The mean over seeds and half its 95 % interval, which is no narrower than the test images allow: learners that
+    differ by a share g differ on at least g n of n images, so that g has a standard error of at least √(g (1 − g) / n).
+    """
     interval = interval_of(gains)
     share = abs(interval.mean) / 100
     least = 196 * math.sqrt(share * (1 - share) / tested) if tested else 0.0
-    return f"{interval.mean:+.1f} ± {max(interval.high - interval.mean, least):.1f}"
+    return interval.mean, max(interval.high - interval.mean, least)

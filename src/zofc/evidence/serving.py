@@ -35,6 +35,7 @@ def answers_table(measured: Sequence[Mapping[str, Any]]) -> Grid:
     """`results/predict.json`: the time of an answer beside a forward pass."""
     rows = [
         (
+            row["recipe"],
             row["backbone"].removesuffix(".safetensors"),
             f"{row['answer_ms']:.1f}",
             f"{row['forward_ms']:.1f}",
@@ -43,9 +44,8 @@ def answers_table(measured: Sequence[Mapping[str, Any]]) -> Grid:
         )
         for row in measured
     ]
-    return Grid(
-        ("Backbone", "Answer (ms)", "Forward pass (ms)", "Ratio", "Answers a second, eight threads"), tuple(rows)
-    )
+    heads = ("Recipe", "Backbone", "Answer (ms)", "Forward pass (ms)", "Ratio", "Answers a second, eight threads")
+    return Grid(heads, tuple(rows))
 
 
 def teach_table(measured: Sequence[Mapping[str, Any]]) -> Grid:

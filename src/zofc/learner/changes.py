@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from zofc.errors import BrokenImages, RunError
+from zofc.errors import BrokenImages, Interrupted, RunError
 from zofc.learner.learner import Learner
 from zofc.recipe import change_recipe
 from zofc.runfolder import open_run
@@ -16,6 +16,7 @@ from zofc.runfolder.create import is_free
 from zofc.training.events import Listener
 from zofc.training.resolve import open_data, require_plugins
 from zofc.training.runs import check_later_settings
+from zofc.training.signals import stop_at_once
 
 
 def known_classes(path: Path, source: str, overrides: Sequence[str] = ()) -> list[str]:
@@ -39,13 +40,18 @@ def changed_copy(
     """The model of a run, to be changed inside the block; then it is saved to a new folder."""
     if not is_free(output):
         raise RunError(f"{output} is not empty; choose a new folder with --output")
-    learner = Learner.load(path, overrides=check_later_settings(overrides), listeners=listeners)
-    learner.recipe = learner.recipe.model_copy(update={"name": f"{learner.recipe.name}+", "paper": None})
-    try:
-        yield learner
-    finally:
-        learner.events.close()
-    learner.save(output)
+    with stop_at_once():
+        try:
+            learner = Learner.load(path, overrides=check_later_settings(overrides), listeners=listeners)
+            learner.recipe = learner.recipe.model_copy(update={"name": f"{learner.recipe.name}+", "paper": None})
+            try:
+                yield learner
+            finally:
+                learner.events.close()
+            learner.save(output)
+        except KeyboardInterrupt:
+            what = f"stopped at once: {path} is as it was, and {output} was not written; to begin anew"
+            raise Interrupted(f"{what}, give the command again") from None
 
 
 def folder_beside(path: Path) -> Path:

@@ -23,6 +23,7 @@ from torch import Tensor
 from zofc.advice.choice import choose_recipe
 from zofc.advice.features import clear_cached_features
 from zofc.data import ImageSet
+from zofc.data.decode_cache import DecodeCache, cache_folder
 from zofc.data.source import Images
 from zofc.errors import DataError, RunError
 from zofc.learner.answers import Answer, Evaluation, Prediction, evaluate_answers
@@ -34,6 +35,7 @@ from zofc.learner.teaching import (
     remove_classes,
     require_closed_form,
 )
+from zofc.model.catalog import characters_only
 from zofc.plugins import load_plugin
 from zofc.recipe import Recipe, change_recipe, load_recipe
 from zofc.runfolder import open_run
@@ -42,6 +44,7 @@ from zofc.training.device import pick_device, set_up
 from zofc.training.events import Events, Listener
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import check_recipe, open_data, require_plugins
+from zofc.training.runs import check_later_settings
 from zofc.training.saved_models import finished_checkpoint, save_model
 from zofc.training.task import TaskTraining
 
@@ -104,6 +107,9 @@ class Learner:
         fails or is interrupted, nothing has been learned.
         """
         names, images = self._open(task)
+        doubt = characters_only(self.recipe.backbone.name, task if isinstance(task, str) else None)
+        if doubt and not self.classes:
+            self._notice(doubt)
         if known := [name for name in names if name in self.classes]:
             require_closed_form(self.model, known)
         more, new, images = divide_lesson(names, images, self.classes)
@@ -141,8 +147,9 @@ class Learner:
         """Forget classes: they are never answered again, and the others move up in `classes`.
 
         Where the readout is in closed form, the rest is as if they had never been learned; what an adapter learned from
-        their images stays in it, and an event says so. Features that `zofc recommend` had cached are removed. Saved
-        copies still know the classes: save this one in their place, or delete them. Measured accuracies stay.
+        their images stays in it, and an event says so. Cached features and decoded images are removed, whichever images
+        they are of; an event says if some are in use. Saved copies still know the classes: save this one in their
+        place, or delete them. Measured accuracies stay.
         """
         gone = list(dict.fromkeys(names))
         self._require_known(gone)
@@ -152,6 +159,10 @@ class Learner:
             self._notice(text)
         self._edit_names(lambda name: None if name in gone else name)
         clear_cached_features()
+        if in_use := DecodeCache(cache_folder(), 0).clear()[1]:
+            self._notice(
+                f"{in_use} source(s) of decoded images are in use and were not removed; afterwards: zofc cache clear"
+            )
 
     def _require_known(self, names: Sequence[str]) -> None:
         unknown = [name for name in names if name not in self.classes]
@@ -317,6 +328,10 @@ def _finite(scores: Tensor) -> Tensor:
     return scores
 
 
-def load(path: str | Path, device: str | None = None, plugins: Sequence[str | Path] = ()) -> Learner:
-    """The model of a run folder. Plug-ins that it needs are Python files given here, or modules imported before."""
-    return Learner.load(path, device, plugins)
+def load(
+    path: str | Path, device: str | None = None, plugins: Sequence[str | Path] = (), overrides: str | Sequence[str] = ()
+) -> Learner:
+    """The model of a run folder. Plug-ins that it needs are Python files given here, or modules imported before.
+    `overrides` are settings of what it learns from now on, as `zofc learn` takes them: `training.*`, `optimize.*`."""
+    given = [overrides] if isinstance(overrides, str) else overrides
+    return Learner.load(path, device, plugins, check_later_settings(given))

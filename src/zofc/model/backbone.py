@@ -183,8 +183,8 @@ def _not_fetched(name: str, reason: str) -> WeightsError:
     return WeightsError(
         f"backbone.name: the weights of '{name}' could not be fetched or read ({reason}). Without a network, give a "
         "local .safetensors, .pth or .npz file or a model folder as backbone.name, with "
-        f"backbone.architecture={name} if it does not describe itself, or use random weights: "
-        "backbone.pretrained=false"
+        f"backbone.architecture={name} if it does not describe itself (those in $ZOFC_DATA/backbones are found by "
+        "themselves: leave out backbone.name), or use random weights: backbone.pretrained=false"
     )
 
 

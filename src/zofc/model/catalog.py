@@ -26,6 +26,8 @@ from zofc.recipe import is_weights_path
 
 PATTERNS = ("vit_*", "deit*")
 FOLDER = "backbones"  # below $ZOFC_DATA
+HUB_DEFAULT = "vit_small_patch14_dinov2.lvd142m"
+CHARACTERS = "glyphs"  # the source of images like those that the embedded backbone was trained on
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,16 @@ def backbones(text: str = "") -> Iterator[CatalogEntry]:
             continue
         if (backbone := _from_name(name.partition(".")[0])) is not None:
             yield CatalogEntry(name, backbone, "cached" if is_downloaded(name) else "hub")
+
+
+def characters_only(name: str, source: str | None) -> str | None:
+    """What to say of the embedded backbone for a source of other images than characters; None: images by class name."""
+    if name != EMBEDDED or (source or "").partition(":")[0] == CHARACTERS:
+        return None
+    return (
+        f"the {EMBEDDED} backbone was trained on characters and knows little of photographs; for those take "
+        f"backbone.name={HUB_DEFAULT} (fetched from the hub once) or a file of weights"
+    )
 
 
 def is_downloaded(name: str) -> bool:

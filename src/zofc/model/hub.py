@@ -7,6 +7,7 @@ before the download starts, and weights in the cache are used without asking the
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path, PurePosixPath
 
 import torch
@@ -15,7 +16,10 @@ from timm.models import get_pretrained_cfg
 
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 REQUEST_SECONDS = 3.0
+REMEMBERED_SECONDS = 60.0  # for which an address that did not answer is not asked again
 TOTAL_SECONDS = 4.0  # also for looking up the host's address, which has no limit of its own
+
+_silent: dict[str, tuple[float, str]] = {}  # by address: when it did not answer, and what to say of it
 
 
 def cached_weights(name: str) -> Path | None:
@@ -43,6 +47,14 @@ def why_unreachable(name: str) -> str:
     if config.hf_hub_id and constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set and they are not in the cache"
     address = constants.ENDPOINT if config.hf_hub_id else config.url
+    if (silent := _silent.get(address)) and time.monotonic() - silent[0] < REMEMBERED_SECONDS:
+        return silent[1]
+    if reason := _ask(address):
+        _silent[address] = time.monotonic(), reason
+    return reason
+
+
+def _ask(address: str) -> str:
     answers: list[str] = []
 
     def ask() -> None:

@@ -113,7 +113,18 @@ def suggest(name: str) -> str:
     recipes = shipped_names()
     same = [recipe for recipe in recipes if recipe.startswith(f"{name.partition('/')[0]}/")]
     hint = nearest(name, same or recipes)
+    if hint.startswith("; known") and (folders := nearest(name, _folders_beside(name))).startswith("; did"):
+        return folders
     return "; `zofc list recipes` shows those there are" if hint.startswith("; known") else hint
+
+
+def _folders_beside(name: str) -> list[str]:
+    """Folders where `name` would be, as they are written: perhaps it is one of images, mistyped."""
+    path = Path(name)
+    try:
+        return [str(path.parent / entry.name) for entry in path.parent.iterdir() if entry.is_dir()]
+    except (OSError, ValueError):
+        return []
 
 
 def read_files(reference: str) -> Layer:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from zofc.data import DomainStream, Source, SourceOptions, Stream, open_source
+from zofc.data.folder import check_beside
 from zofc.data.source import SOURCES, unknown_source
 from zofc.errors import BrokenImages, DataError, PluginError, RecipeError, RunError, ZofcError
 from zofc.methods import METHODS, check_placement, complete_recipe, method_class
@@ -104,8 +106,12 @@ def open_data(recipe: Recipe, spec: str, notice: Callable[[str], None], test_fra
 
 
 def _open(recipe: Recipe, spec: str, notice: Callable[[str], None], test_fraction: float | None = None) -> Source:
+    return open_source(spec, _options(recipe, notice, test_fraction))
+
+
+def _options(recipe: Recipe, notice: Callable[[str], None], test_fraction: float | None = None) -> SourceOptions:
     data = recipe.data
-    options = SourceOptions(
+    return SourceOptions(
         root=expand(data.root) if data.root else None,
         seed=recipe.seed,
         per_class=data.per_class,
@@ -116,7 +122,12 @@ def _open(recipe: Recipe, spec: str, notice: Callable[[str], None], test_fractio
         cache=recipe.training.cache,
         notice=notice,
     )
-    return open_source(spec, options)
+
+
+def check_runs_folder(recipe: Recipe, runs: Path) -> None:
+    """Refuse a folder of runs that would become a class of the images that they learn."""
+    for spec in (recipe.data.source, *recipe.data.then):
+        check_beside(spec, _options(recipe, print), runs)
 
 
 def order_seed(recipe: Recipe) -> int:

@@ -17,7 +17,7 @@ from zofc.runfolder.create import is_free
 from zofc.runfolder.identity import folder_for, recipe_differences, settings_digest
 from zofc.runfolder.kept_features import inherit_features
 from zofc.training.events import Listener
-from zofc.training.resolve import check_recipe, open_data, open_stream, require_plugins
+from zofc.training.resolve import check_recipe, check_runs_folder, open_data, open_stream, require_plugins
 from zofc.training.trainer import Trainer
 
 LATER_SETTINGS = ("training.", "optimize.", "data.skip_broken")
@@ -28,6 +28,7 @@ def start_run(recipe: Recipe, runs: Path, again: bool = False) -> Run:
     recipe = check_recipe(recipe)
     run = Run(folder_for(recipe, runs, again))
     if not run.exists:
+        check_runs_folder(recipe, runs)
         run = create_run(run.path, recipe)
     run.execution = recipe
     return run

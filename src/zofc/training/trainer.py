@@ -12,6 +12,7 @@ from zofc.data.source import ImageSet
 from zofc.data.stream import Task
 from zofc.errors import BudgetError, Interrupted, RunError, ZofcError, continue_command
 from zofc.metrics import AccuracyMatrix, summary
+from zofc.model.catalog import characters_only
 from zofc.ranks import Ranks
 from zofc.runfolder import Run
 from zofc.runfolder.checkpoint import Checkpoint, keep_task, load_checkpoint, save_checkpoint
@@ -89,8 +90,8 @@ class Trainer:
         device = pick_device(self.recipe.training.device)
         set_up(device, self.recipe.training)
         checkpoint = load_checkpoint(self.folder)
-        for text in () if checkpoint else self.reasons:
-            self.events.send("notice", text=text, about="choice")
+        if checkpoint is None:
+            self._explain()
         stream = open_stream(self.recipe, self._notice, checkpoint.progress if checkpoint else None)
         model = IncrementalModel(self.recipe, device, self.ranks)
         model.method.expect(len(stream.tasks))
@@ -370,6 +371,12 @@ class Trainer:
 
     def _notice(self, text: str) -> None:
         self.events.send("notice", text=text)
+
+    def _explain(self) -> None:
+        for text in self.reasons:
+            self.events.send("notice", text=text, about="choice")
+        if doubt := characters_only(self.recipe.backbone.name, self.recipe.data.source):
+            self._notice(doubt)
 
     def _announce(self, event: str, stream: AnyStream, model: IncrementalModel) -> None:
         self.events.send(
