@@ -15,11 +15,22 @@ from zofc.errors import RunError
 from zofc.evidence.__main__ import commands
 from zofc.evidence.demo import DEMOS, demo_cells, demo_table, draw_demo
 from zofc.evidence.estimators import estimator_cells, estimators_table
+from zofc.evidence.glyph_studies import (
+    OPTIMIZER_LINES,
+    SEARCH_SEEDS,
+    SMOOTHING_LINES,
+    best_optimizer_rates,
+    optimizers_table,
+    run_optimizers,
+    smoothing_cells,
+    smoothing_table,
+)
 from zofc.evidence.lines import PARTS
 from zofc.evidence.page import LARGEST_PAGE, RESULTS_PAGE, VERDICTS_FILE, results_page
 from zofc.evidence.rows import result_rows
 from zofc.evidence.tables import RESULTS, fill_tables, results_table, speed_table
 from zofc.evidence.verdicts import verdicts_text
+from zofc.studies.cells import Cell
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -147,6 +158,44 @@ def test_the_picture_is_of_the_demonstration_and_says_how_to_make_what_is_missin
     assert run("picture", str(finished), "--out", str(out))[0] == 0
     with Image.open(out) as picture:
         assert picture.size == (1800, 600)
+
+
+def test_lines_of_smoothing_differ_in_the_length_of_the_difference_alone() -> None:
+    cells = smoothing_cells([5])
+    assert [cell.labels["line"] for cell in cells] == list(SMOOTHING_LINES)
+    plans = [cell.recipe.optimize["peft"] for cell in cells]
+    assert [plan.epsilon for plan in plans[:5]] == [1e-4, 1e-3, 1e-2, 1e-1, 1.0]
+    same = {plan.model_copy(update={"epsilon": 0.0, "estimator": ""}) for plan in plans}
+    assert len(same) == 1 and plans[-1].estimator == "forward_gradient"
+    assert all(cell.recipe.training.keep_tasks for cell in cells)
+    assert len(smoothing_table(result_rows(ROOT / "results" / "smoothing.json")).rows) == len(cells)
+
+
+def test_rates_of_optimizers_are_chosen_with_seeds_that_the_table_does_not_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[tuple[str, float, int]] = []
+
+    def collected(cells: list[Cell], *_: object) -> list[dict[str, object]]:
+        rows = []
+        for cell in cells:
+            title, rate, seed = (cell.labels[key] for key in ("line", "rate", "seed"))
+            assert cell.recipe.optimize["peft"].lr == rate and cell.recipe.seed == seed
+            trained.append((title, rate, seed))
+            score = 50.0 - abs(rate - 0.3) + (40.0 if seed not in SEARCH_SEEDS and rate == 1.0 else 0.0)
+            rows.append({**cell.labels, "all_classes": score, "last_task": 1.0, "forgetting": 2.0})
+        return rows
+
+    monkeypatch.setattr("zofc.evidence.glyph_studies.collect", collected)
+    table = run_optimizers([7, 8], tmp_path, tmp_path / "out.json")
+    assert [row[0] for row in table.rows] == list(OPTIMIZER_LINES)
+    best = {title: min(line.rates, key=lambda rate: abs(rate - 0.3)) for title, line in OPTIMIZER_LINES.items()}
+    assert {(title, rate) for title, rate, seed in trained if seed in (7, 8)} == set(best.items())
+    assert table.rows[0][-1] == "0.3" and table.rows[3][-1] == "0.01 (the edge)"
+    failed = [
+        {"line": title, "rate": rate, "seed": SEARCH_SEEDS[0], "failed": "diverged"} for title, rate in best.items()
+    ]
+    assert best_optimizer_rates(failed) == {} and optimizers_table(failed).rows == ()
 
 
 def test_wrong_words_on_the_command_line_are_named() -> None:

@@ -17,9 +17,11 @@ import pytest
 import zofc
 import zofc_device
 from teach_client import QUICK, Page, glyphs
+from zofc.analysis.replay import RunReplay
 from zofc.errors import RunError
 from zofc.model.image_ridge import ImageRidge
 from zofc.recipe import Recipe
+from zofc.runfolder.journal_records import SetStep
 from zofc.teach.lessons import Teacher
 from zofc.teach.models import LessonStatus
 from zofc.teach.server import api
@@ -260,6 +262,25 @@ def test_a_trained_run_is_taught_in_a_copy(tiny_recipe: Callable[..., Recipe], t
         page.teach()
     assert new in zofc.load(copy).classes and len(zofc.load(copy).classes) == 7
     assert {path: path.read_bytes() for path in before} == before
+
+
+def test_zeroth_order_lessons_are_in_the_journal_of_the_run_until_they_are_undone(
+    tiny_recipe: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    trained = start_run(tiny_recipe("zofc/base"), tmp_path)
+    train(trained)
+    with (store := PictureStore(prepare_run(trained.path, (), lambda _: None))).opened():
+        page = Page(Teacher.open(store))
+        before = RunReplay(store.run).journal
+        for name in ("new", "newer"):  # of a lone class nothing is trained
+            page.add(name, GLYPHS[NAMES[len(name) - 3]])
+        page.teach()
+        replay = RunReplay(store.run)
+        assert replay.check().problem is None and replay.check().compared
+        steps = [entry for entry, _ in replay.journal.entries[len(before.entries) :] if isinstance(entry, SetStep)]
+        assert steps and replay.journal.entries[: len(before.entries)] == before.entries
+        page.http.post("/api/v1/lessons/undo")
+        assert RunReplay(store.run).journal == before and RunReplay(store.run).check().problem is None
 
 
 def test_rows_that_are_trained_are_never_learned_anew_without_their_images(

@@ -137,6 +137,12 @@ def test_a_fourth_class_shows_what_was_forgotten_and_its_name_stays_words(
     assert chromium.complaints == []
 
 
+def test_what_a_lesson_did_to_a_class_is_said_in_points(chromium: Chromium) -> None:
+    cases = "[[90.4, 71], [50, 100], [80, 80.2], [null, 60], [70, null]]"
+    words = f"import('/page/memory.js').then(({{ change }}) => {cases}.map(pair => change(...pair).text))"
+    assert chromium.run(words) == ["▼ 19 points", "▲ 50 points", "as before", "new", "–"]
+
+
 def test_nothing_is_wider_than_the_screen_and_pictures_of_the_page_are_kept(chromium: Chromium) -> None:
     for width, height, kind in ((1280, 900, "desktop"), (390, 844, "phone"), (360, 740, "")):
         chromium.resize(width, height)

@@ -12,6 +12,7 @@ from zofc.errors import RunError, nearest
 from zofc.evidence.demo import demo_table
 from zofc.evidence.devices import agreement_table, device_table, install_table, streams_table
 from zofc.evidence.estimators import estimators_table
+from zofc.evidence.glyph_studies import smoothing_table
 from zofc.evidence.photographs import photographs_table
 from zofc.evidence.robustness import torture_table
 from zofc.evidence.rows import RowTable, accuracy_cells, read_evidence, result_rows
@@ -165,6 +166,7 @@ DOCUMENT_TABLES: dict[str, Callable[[Path], Grid | str]] = {
     "speed table": lambda root: speed_table(step_rows(root, "step", "step_memory")),
     "demo table": lambda root: demo_table(result_rows(root / "results" / "demo.json")),
     "estimators table": lambda root: estimators_table(result_rows(root / "results" / "estimators.json")),
+    "smoothing table": lambda root: smoothing_table(result_rows(root / "results" / "smoothing.json")),
     "step table": lambda root: steps_table(step_rows(root, "step"), SHORT_STEPS),
     "whole step table": lambda root: steps_table(step_rows(root, "step")),
     "little memory": lambda root: steps_table(step_rows(root, "step_memory")),

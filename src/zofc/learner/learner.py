@@ -39,13 +39,15 @@ from zofc.model.catalog import characters_only
 from zofc.plugins import load_plugin
 from zofc.recipe import Recipe, change_recipe, load_recipe
 from zofc.runfolder import open_run
+from zofc.runfolder.journal import KeptJournal
 from zofc.runfolder.progress import Progress
 from zofc.training.device import pick_device, set_up
 from zofc.training.events import Events, Listener
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import check_recipe, open_data, require_plugins
+from zofc.training.run_journal import LessonJournal
 from zofc.training.runs import check_later_settings
-from zofc.training.saved_models import finished_checkpoint, save_model
+from zofc.training.saved_models import finished_checkpoint, kept_journal, save_model
 from zofc.training.task import TaskTraining
 
 
@@ -82,6 +84,7 @@ class Learner:
         self.model = IncrementalModel(self.recipe, device)
         self.events = Events(listeners)
         self.history = Progress()  # what a loaded run had measured
+        self.journal: KeptJournal | None = None  # the zeroth-order steps of all lessons
         for text in reasons:
             self._notice(text)
 
@@ -116,24 +119,29 @@ class Learner:
         if new:
             type(self.model.method).check(self.recipe, [len(new)], len(self.model.tasks))
         threads = active_count() > 1
-        training: TaskTraining | None = None
+        training, journal = None, LessonJournal(self.recipe, self.model.device, self.journal)
         with self.model.all_or_nothing():
             if new:
                 self.model.extend(new)
                 loader = self.model.loader(images, threads=threads)
                 training = TaskTraining(self.model, loader, self.events, len(self.model.tasks))
-                self._train(training)
+                self._train(training, journal)
             if known and (text := include_images(self.model, self.model.loader(more, threads=threads))):
                 self._notice(text)
             recalibrate(self.model)
+        self.journal = journal.keep() if self.recipe.training.journal else None
         if training is not None:
             training.check()
 
-    def _train(self, training: TaskTraining) -> None:
+    def _train(self, training: TaskTraining, journal: LessonJournal) -> None:
         training.begin()
+        if self.recipe.training.journal:
+            journal.follow(training.placement, training.index)
         for _ in training.run():
             pass
+        journal.end_steps()
         training.end()
+        journal.end_task()
         training.calibrate()
 
     def rename(self, old: str, new: str) -> None:
@@ -157,6 +165,9 @@ class Learner:
             raise DataError("at least one class must stay; for none, start a new Learner")
         if text := remove_classes(self.model, gone):
             self._notice(text)
+        rows = [plan for name, plan in self.recipe.optimize.items() if name not in self.model.method.in_features]
+        if any(plan.order == "zeroth" for plan in rows):
+            self.journal = None  # they are not what its steps led to any more: the next lesson begins another one
         self._edit_names(lambda name: None if name in gone else name)
         clear_cached_features()
         if in_use := DecodeCache(cache_folder(), 0).clear()[1]:
@@ -274,7 +285,7 @@ class Learner:
 
     def save(self, path: str | Path) -> None:
         """Write the model as a run folder for `load` and the command line; only a saved model is ever replaced."""
-        save_model(self.model, self.recipe, Path(path), self.history)
+        save_model(self.model, self.recipe, Path(path), self.history, self.journal)
 
     @classmethod
     def load(
@@ -297,6 +308,10 @@ class Learner:
         run.check_weights(learner.model.backbone.checksum)
         learner.model.restore(progress.classes, progress.tasks, checkpoint.method, progress.calibration)
         learner.history = progress
+        try:
+            learner.journal = kept_journal(run, progress)
+        except RunError as error:  # the model is whole without it
+            learner._notice(f"{error}. The next lesson begins another journal")
         for text in changes:
             learner._notice(text)
         return learner

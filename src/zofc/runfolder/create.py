@@ -43,7 +43,9 @@ def create_run(path: Path, recipe: Recipe) -> Run:
 
 def is_free(path: Path) -> bool:
     """Whether a run folder can be created at a path: nothing is there, or the remains of a creation that was killed."""
-    remains = {names.LOCK_FILE, names.CHECKPOINT_FOLDER, names.ENVIRONMENT_FILE, names.METRICS_FILE}
+    remains = {
+        names.LOCK_FILE, names.CHECKPOINT_FOLDER, names.ENVIRONMENT_FILE, names.JOURNAL_FILE, names.METRICS_FILE
+    }  # fmt: skip
     with explain_os_errors(path):
         if not path.is_dir():
             return not path.exists()

@@ -40,10 +40,18 @@ class Journal(NamedTuple):
     lost: int = 0  # bytes after the last checkpoint that are not a whole record
 
 
-class JournalWriter:
-    """Appends entries to a journal. They are in the file for certain after `commit`."""
+class KeptJournal(NamedTuple):
+    """A journal in memory."""
 
-    def __init__(self, path: Path, header: JournalHeader) -> None:
+    content: bytes
+    position: JournalPosition
+
+
+class JournalWriter:
+    """Appends entries to a journal. They are in the file for certain after `commit`; without a file they stay in
+    memory."""
+
+    def __init__(self, path: Path | None, header: JournalHeader) -> None:
         self.path, self.codec = path, JournalCodec()
         self.length, self.checksum, self.in_file = 0, 0, 0
         self.waiting = bytearray()
@@ -63,6 +71,22 @@ class JournalWriter:
         with explain_os_errors(path), path.open("r+b") as file:
             file.truncate(position.length)
         return writer
+
+    @classmethod
+    def continue_kept(cls, kept: KeptJournal) -> JournalWriter:
+        """Go on in memory with a journal that was kept there."""
+        entries = [entry for entry, *_ in _records(kept.content, JournalCodec())]
+        assert isinstance(entries[0], JournalHeader)
+        writer = cls(None, entries[0])
+        for entry in entries:
+            writer.codec.note(entry)
+        writer.length, writer.checksum = kept.position
+        writer.waiting = bytearray(kept.content)
+        return writer
+
+    def keep(self) -> KeptJournal:
+        """All that was appended in memory."""
+        return KeptJournal(bytes(self.waiting), JournalPosition(self.length, self.checksum))
 
     def append(self, entry: JournalEntry) -> None:
         """Add an entry."""
@@ -91,7 +115,7 @@ class JournalWriter:
             self.checksum = zlib.crc32(data, self.checksum)
 
     def _write(self, sync: bool) -> None:
-        if not self.waiting:
+        if not self.waiting or self.path is None:
             return
         with explain_os_errors(self.path):
             if not self.in_file:
@@ -103,6 +127,12 @@ class JournalWriter:
                 if sync:
                     os.fsync(file.fileno())
         self.in_file, self.waiting = self.length, bytearray()
+
+
+def load_kept_journal(path: Path, committed: JournalPosition) -> KeptJournal:
+    """The journal in a file up to the position that a checkpoint recorded."""
+    read_journal(path, committed)
+    return KeptJournal((read_if_present(path) or b"")[: committed.length], committed)
 
 
 def read_journal(path: Path, committed: JournalPosition | None) -> Journal:

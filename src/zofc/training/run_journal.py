@@ -1,39 +1,37 @@
-"""The journal of a run while it trains: the zeroth-order sets of each task, their steps, and how they end."""
+"""The journal of a run or of a learner while it trains: the zeroth-order sets of each task, their steps, and how they
+end."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from zofc.optim.placement import Placement, SetMove
 from zofc.optim.sets import ZerothOrderSet
+from zofc.recipe import Recipe
 from zofc.runfolder import Run
-from zofc.runfolder.journal import JournalPosition, JournalWriter
+from zofc.runfolder.identity import settings_digest
+from zofc.runfolder.journal import JournalPosition, JournalWriter, KeptJournal
 from zofc.runfolder.journal_records import JournalHeader, SetEnd, SetStart, SetStep, TensorStart, value_digest
 from zofc.runfolder.names import JOURNAL_FILE
 
 PLAN = ("optimizer", "momentum", "weight_decay", "directions", "queries", "per", "estimator", "epsilon")  # recorded
 
 
-class RunJournal:
-    """Follows the placements of a run, task by task. A file comes into being with the first zeroth-order set."""
+class StepJournal:
+    """Follows placements, task by task. A journal begins with the first zeroth-order set."""
 
-    def __init__(self, run: Run, seed: int, device: torch.device) -> None:
-        self.run = run
-        self.path = run.path / JOURNAL_FILE
-        self.header = JournalHeader(run.digest, seed, device.type)
+    def __init__(self, path: Path | None, header: JournalHeader) -> None:
+        self.path, self.header = path, header
         self.writer: JournalWriter | None = None
         self.sets: tuple[ZerothOrderSet, ...] = ()  # of the present task
         self.numbers: dict[str, int] = {}  # by label
         self.final: list[list[bytes]] = []  # digests of their tensors after the last step
 
-    def resume(self, position: JournalPosition) -> None:
-        """Go on where a checkpoint was taken."""
-        self.writer = JournalWriter.resume(self.path, position)
-
-    def follow(self, placement: Placement, task: int, resumed: bool) -> None:
+    def follow(self, placement: Placement, task: int, resumed: bool = False) -> None:
         """Record the steps of a task from here on. A task that began without a journal stays without one."""
         if resumed and self.writer is None:
             return
@@ -69,6 +67,19 @@ class RunJournal:
                 self.writer.append(SetEnd(number, tuple(digests), changed))
         self.sets = ()
 
+
+class RunJournal(StepJournal):
+    """The journal of a run, in its folder."""
+
+    def __init__(self, run: Run, seed: int, device: torch.device) -> None:
+        super().__init__(run.path / JOURNAL_FILE, JournalHeader(run.digest, seed, device.type))
+        self.run = run
+
+    def resume(self, position: JournalPosition) -> None:
+        """Go on where a checkpoint was taken."""
+        assert self.path is not None
+        self.writer = JournalWriter.resume(self.path, position)
+
     def commit(self) -> JournalPosition | None:
         """Bring all records to the disk; returns what a checkpoint says of the journal."""
         if self.writer is None:
@@ -80,6 +91,19 @@ class RunJournal:
         """Write what no checkpoint rests on, such as the steps before an error."""
         if self.writer is not None and self.run.exists:
             self.writer.close()
+
+
+class LessonJournal(StepJournal):
+    """The journal of a learner, in memory until it is saved; what was kept of earlier lessons comes first."""
+
+    def __init__(self, recipe: Recipe, device: torch.device, kept: KeptJournal | None) -> None:
+        digest = settings_digest(recipe.model_dump(mode="json"))
+        super().__init__(None, JournalHeader(digest, recipe.seed, device.type))
+        self.writer = None if kept is None else JournalWriter.continue_kept(kept)
+
+    def keep(self) -> KeptJournal | None:
+        """All lessons so far; None if none of them had a zeroth-order step."""
+        return None if self.writer is None else self.writer.keep()
 
 
 def _set_start(part: ZerothOrderSet, task: int, known: Mapping[str, bytes]) -> SetStart:

@@ -7,7 +7,7 @@ import { attempt, follow, state } from "./state.js";
 /** @typedef {import("./api.js").Lesson} Lesson */
 
 /** Change of a class in a lesson, in words. @param {number | null | undefined} before @param {number | null | undefined} after */
-function change(before, after) {
+export function change(before, after) {
   if (after === null || after === undefined) return { text: "–", kind: "" };
   if (before === null || before === undefined) return { text: "new", kind: "up" };
   const points = Math.round(after) - Math.round(before);
