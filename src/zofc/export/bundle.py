@@ -101,7 +101,7 @@ def _check_file(path: Path, name: str, entry: Mapping[str, Any]) -> None:
 # -- the state -------------------------------------------------------------------------------------------------------
 
 
-def state_checksum(tensors: Mapping[str, Tensor], values: str) -> str:
+def bundle_state_checksum(tensors: Mapping[str, Tensor], values: str) -> str:
     """sha256 of the JSON text, then of names, types, shapes and values of the tensors, in the order of the names."""
     code = hashlib.sha256(values.encode())
     for name in sorted(tensors):
@@ -115,7 +115,11 @@ def pack_state(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> byte
     """The content of the file of a state."""
     on_host = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     text = json.dumps(values)
-    metadata = {"format": STATE_FORMAT, "version": str(FORMAT_VERSION), "checksum": state_checksum(on_host, text)}
+    metadata = {
+        "format": STATE_FORMAT,
+        "version": str(FORMAT_VERSION),
+        "checksum": bundle_state_checksum(on_host, text),
+    }
     return save(on_host, {**metadata, "state": text})
 
 
@@ -133,7 +137,7 @@ def read_state(path: Path) -> BundleState:
         values = json.loads(metadata["state"])
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise BundleError(f"{file}: damaged, it cannot be read; restore it from a copy") from error
-    if metadata.get("checksum") != state_checksum(tensors, metadata["state"]):
+    if metadata.get("checksum") != bundle_state_checksum(tensors, metadata["state"]):
         raise BundleError(f"{file}: damaged, its checksum differs; restore it from a copy")
     for name, value in tensors.items():
         if value.is_floating_point() and not bool(value.isfinite().all()):

@@ -54,7 +54,7 @@ def check_exportable(recipe: Recipe, predict_only: bool, tasks: int) -> None:
 
 def _check_learnable(recipe: Recipe, tasks: int) -> None:
     """Refuse what a bundle cannot learn after the first `tasks`."""
-    moving = moving_groups(recipe, tasks)
+    moving = groups_that_move(recipe, tasks)
     for name in moving:
         for key, allowed in LEARNABLE[name].items():
             if (value := getattr(recipe.optimize[name], key)) not in allowed:
@@ -72,7 +72,7 @@ def _check_learnable(recipe: Recipe, tasks: int) -> None:
         )
 
 
-def moving_groups(recipe: Recipe, tasks: int) -> list[str]:
+def groups_that_move(recipe: Recipe, tasks: int) -> list[str]:
     """The groups that a task after the first `tasks` moves."""
     return [name for name, plan in recipe.optimize.items() if plan.lr > 0 and tasks < (plan.tasks or math.inf)]
 

@@ -18,7 +18,7 @@ from zofc.export import bundle
 from zofc.export.comparison import MOST_COMPARED, PredictionAgreement, compare_predictions
 from zofc.export.conversion import SharedWeights, write_graph
 from zofc.export.graphs import learning_sources, predict_source
-from zofc.export.manifest import check_exportable, describe_graph, describe_model, moving_groups
+from zofc.export.manifest import check_exportable, describe_graph, describe_model, groups_that_move
 from zofc.methods import Method
 from zofc.methods.ridge import RidgeSettings
 from zofc.model.ridge import RidgeHead
@@ -90,7 +90,7 @@ def _write_graphs(
     scale = 1.0 if model.calibration is None else model.calibration[0].scale
     sources = [predict_source(model.method, model.test_view, scale)]
     if not predict_only:
-        sources += learning_sources(model.method, "peft" in moving_groups(model.recipe, len(model.tasks)))
+        sources += learning_sources(model.method, "peft" in groups_that_move(model.recipe, len(model.tasks)))
     weights, nodes = SharedWeights(folder / bundle.WEIGHTS_FILE, model.backbone.vit), {}
     manifest["graphs"] = {source.name: describe_graph(source) for source in sources}
     notes = {"classes": json.dumps(model.classes, ensure_ascii=False), "zofc": manifest["zofc"]}
