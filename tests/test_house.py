@@ -20,6 +20,7 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/advice/__init__.py",
     "src/zofc/advice/choice.py",
     "src/zofc/advice/features.py",
+    "src/zofc/advice/needs.py",
     "src/zofc/advice/recommend.py",
     "src/zofc/analysis/group_examination.py",
     "src/zofc/analysis/lesson_replay.py",
@@ -135,6 +136,7 @@ GROWN = {  # lines that features since version 0.1 added to older files
     "steps that a journal can say": 70,  # optim, training, runfolder
     "kills, damage and second processes, which do no harm": 240,  # runfolder, training
     "grids on a cluster": 53,  # cli, evidence, runfolder/files.py
+    "recipes beside images, a short list of backbones, what is said of characters": 80,  # cli, model, training, data
     "hostile files and settings, refused by their names": 225,  # data, model, recipe, cli
 }
 MOVED = {

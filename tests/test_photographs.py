@@ -18,10 +18,13 @@ from zofc.evidence.photographs import (
     DEFAULT,
     LINES,
     NO_ADAPTER,
+    PLAIN_RIDGE,
+    gain_interval,
     photograph_cells,
     photographs_table,
     write_album,
 )
+from zofc.evidence.rows import result_rows
 from zofc.recipe import Recipe
 
 PACS, CALTECH = ALBUMS["PACS photographs"], ALBUMS["Caltech-101"]
@@ -112,3 +115,54 @@ def test_the_table_has_the_gain_on_ridge_with_its_interval() -> None:
     few = [{**each, "tested": 400} for each in one_of_400]
     assert photographs_table(few).rows[0][-1] == "-0.2 ± 0.5"  # seeds agree, but it is one image
     assert photographs_table([row(DEFAULT, 1, 80.0)]).rows[0][-1] == "—"
+
+
+# -- what was measured -----------------------------------------------------------------------------------------------
+
+MEASURED = [
+    row for row in result_rows(Path(__file__).parents[1] / "results" / "photographs.json") if "failed" not in row
+]
+SETTINGS = sorted({row["setting"] for row in MEASURED})
+
+
+def gains_over(line: str, setting: str) -> tuple[float, float]:
+    """How far the default is above a line: mean over seeds, and half its 95 % interval."""
+    of = {(row["line"], row["seed"]): row for row in MEASURED if row["setting"] == setting}
+    seeds = sorted(seed for one, seed in of if one == DEFAULT)
+    gains = [of[DEFAULT, seed]["all_classes"] - of[line, seed]["all_classes"] for seed in seeds]
+    assert len(gains) == 3
+    return gain_interval(gains, of[DEFAULT, seeds[0]]["tested"])
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_default_is_nowhere_below_ridge_by_more_than_the_interval(setting: str) -> None:
+    mean, half = gains_over(PLAIN_RIDGE, setting)
+    assert mean + half >= 0
+
+
+def test_the_default_is_below_first_order_recipes_in_one_cell_which_the_guide_names() -> None:
+    below = {
+        setting
+        for setting in SETTINGS
+        for line in ("classifier-fo/base", "adapter-fo/base")
+        if gains_over(line, setting)[0] < 0
+    }
+    assert below == {"PACS photographs, 10 images a class, vit_micro_p8_64"}
+    mean, half = gains_over("classifier-fo/base", *below)
+    assert round(mean, 1) == -0.5 and mean + half > 0
+
+
+def test_a_projection_is_nowhere_worse_than_class_means_or_ridge_by_more_than_seeds_differ() -> None:
+    """Why the default takes it without a comparison on held-back images."""
+    of: dict[tuple[str, str], list[float]] = {}
+    for row in MEASURED:
+        of.setdefault((row["line"], row["setting"]), []).append(row["all_classes"])
+    compared = [setting for line, setting in of if line == NO_ADAPTER]
+    assert len(compared) >= 5
+    for setting in compared:
+        mine = np.array(of[NO_ADAPTER, setting])
+        for line in (PLAIN_RIDGE, "simplecil/base"):
+            assert mine.mean() + mine.std(ddof=1) >= np.mean(of[line, setting])
+        assert abs(mine.mean() - np.mean(of[DEFAULT, setting])) <= max(
+            mine.std(ddof=1), np.std(of[DEFAULT, setting], ddof=1)
+        )

@@ -23,15 +23,15 @@ from zofc.advice.needs import StepNeeds, measure_steps
 from zofc.data.selection import Indices
 from zofc.data.source import Source
 from zofc.errors import DataError, WeightsError
-from zofc.model.catalog import HUB_DEFAULT, characters_only
+from zofc.model.catalog import HUB_DEFAULT
 from zofc.model.ridge import RidgeHead, draw_projection
 from zofc.recipe import Recipe, load_recipe
 from zofc.training.device import pick_device, set_up
 from zofc.training.incremental_model import IncrementalModel
-from zofc.training.resolve import check_recipe, open_sources
+from zofc.training.resolve import characters_only, check_recipe, open_sources
 
 FOLDS = 5
-FEWEST = 2  # training images of a class
+NEEDED = 2  # training images of a class
 SEED = 1993
 WIDTH = 8192
 BUDGET = 64_000_000
@@ -126,11 +126,11 @@ def _open(recipe: Recipe) -> Source:
     """The images, which must be enough to learn some of a class and ask others."""
     data = open_sources(recipe, lambda _: None)[0]
     most = int(np.unique(data.train.labels, return_counts=True)[1].max())
-    if most < FEWEST:
+    if most < NEEDED:
         raise DataError(
-            f"{data.name}: to compare learners, a class needs at least {FEWEST} training images, one to learn from and "
+            f"{data.name}: to compare learners, a class needs at least {NEEDED} training images, one to learn from and "
             f"one to ask; there is one in each of {len(data.classes)} classes, beside {len(data.test)} test images. "
-            f"With {FEWEST + 1} images in a class, one of them held back to test, there are enough"
+            f"With {NEEDED + 1} images in a class, one of them held back to test, there are enough"
         )
     return data
 

@@ -33,12 +33,12 @@ from zofc.units import NONE
 
 IMAGES = (10, 25, 100)  # training images a class
 DEFAULT = "default"
-RIDGE, NO_ADAPTER = "ridge/base", "projection"
+PLAIN_RIDGE, NO_ADAPTER = "ridge/base", "projection"
 LINES: dict[str, tuple[str, Sequence[str]]] = {  # a recipe and its settings; what is chosen has none
     DEFAULT: ("", ()),
     "simplecil/base": ("simplecil/base", ()),
-    RIDGE: (RIDGE, ()),
-    NO_ADAPTER: (RIDGE, PROJECTED),
+    PLAIN_RIDGE: (PLAIN_RIDGE, ()),
+    NO_ADAPTER: (PLAIN_RIDGE, PROJECTED),
     "classifier-fo/base": ("classifier-fo/base", ()),
     "adapter-fo/base": ("adapter-fo/base", ()),
 }
@@ -134,8 +134,8 @@ def photographs_table(rows: Sequence[ResultRow]) -> Grid:
     body = []
     for setting in dict.fromkeys(row["setting"] for row in rows):
         cells = [spread([value for key, value in table.items() if key[:2] == (line, setting)]) for line in LINES]
-        gains = [value - table[RIDGE, setting, seed] for (line, where, seed), value in table.items()
-                 if (line, where) == (DEFAULT, setting) and (RIDGE, setting, seed) in table]  # fmt: skip
+        gains = [value - table[PLAIN_RIDGE, setting, seed] for (line, where, seed), value in table.items()
+                 if (line, where) == (DEFAULT, setting) and (PLAIN_RIDGE, setting, seed) in table]  # fmt: skip
         body.append((*setting.split(", "), *cells, _gain(gains, tested.get(setting, 0))))
     heads = ("Photographs", "Training images", "Backbone", "zofc run FOLDER", *[*LINES][1:])
     return Grid((*heads, "Above ridge"), tuple(body))

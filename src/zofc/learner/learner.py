@@ -35,7 +35,6 @@ from zofc.learner.teaching import (
     remove_classes,
     require_closed_form,
 )
-from zofc.model.catalog import characters_only
 from zofc.plugins import load_plugin
 from zofc.recipe import Recipe, change_recipe, load_recipe
 from zofc.runfolder import open_run
@@ -44,7 +43,7 @@ from zofc.runfolder.progress import Progress
 from zofc.training.device import pick_device, set_up
 from zofc.training.events import Events, Listener
 from zofc.training.incremental_model import IncrementalModel
-from zofc.training.resolve import check_recipe, open_data, require_plugins
+from zofc.training.resolve import characters_only, check_recipe, open_data, require_plugins
 from zofc.training.run_journal import LessonJournal
 from zofc.training.runs import check_later_settings
 from zofc.training.saved_models import finished_checkpoint, kept_journal, save_model

@@ -55,16 +55,6 @@ def backbones(text: str = "") -> Iterator[CatalogEntry]:
             yield CatalogEntry(name, backbone, "cached" if is_downloaded(name) else "hub")
 
 
-def characters_only(name: str, source: str | None) -> str | None:
-    """What to say of the embedded backbone for a source of other images than characters; None: images by class name."""
-    if name != EMBEDDED or (source or "").partition(":")[0] == CHARACTERS:
-        return None
-    return (
-        f"the {EMBEDDED} backbone was trained on characters and knows little of photographs; for those take "
-        f"backbone.name={HUB_DEFAULT} (fetched from the hub once) or a file of weights"
-    )
-
-
 def is_downloaded(name: str) -> bool:
     """Whether the weights of a timm model are in the cache of the hub they come from."""
     return cached_weights(name) is not None

@@ -11,6 +11,8 @@ from zofc.data.folder import check_beside
 from zofc.data.source import SOURCES, unknown_source
 from zofc.errors import BrokenImages, DataError, PluginError, RecipeError, RunError, ZofcError
 from zofc.methods import METHODS, check_placement, complete_recipe, method_class
+from zofc.model.backbone import EMBEDDED
+from zofc.model.catalog import CHARACTERS, HUB_DEFAULT
 from zofc.model.peft import PEFTS
 from zofc.optim.estimators import ESTIMATORS, get_estimator
 from zofc.paths import expand
@@ -128,6 +130,16 @@ def check_runs_folder(recipe: Recipe, runs: Path) -> None:
     """Refuse a folder of runs that would become a class of the images that they learn."""
     for spec in (recipe.data.source, *recipe.data.then):
         check_beside(spec, _options(recipe, print), runs)
+
+
+def characters_only(name: str, source: str | None) -> str | None:
+    """What to say of the embedded backbone for a source of other images than characters; None: images by class name."""
+    if name != EMBEDDED or (source or "").partition(":")[0] == CHARACTERS:
+        return None
+    return (
+        f"the {EMBEDDED} backbone was trained on characters and knows little of photographs; for those take "
+        f"backbone.name={HUB_DEFAULT} (fetched from the hub once) or a file of weights"
+    )
 
 
 def order_seed(recipe: Recipe) -> int:

@@ -12,7 +12,6 @@ from zofc.data.source import ImageSet
 from zofc.data.stream import Task
 from zofc.errors import BudgetError, Interrupted, RunError, ZofcError, continue_command
 from zofc.metrics import AccuracyMatrix, summary
-from zofc.model.catalog import characters_only
 from zofc.ranks import Ranks
 from zofc.runfolder import Run
 from zofc.runfolder.checkpoint import Checkpoint, keep_task, load_checkpoint, save_checkpoint
@@ -27,7 +26,7 @@ from zofc.training.incremental_model import IncrementalModel
 from zofc.training.loggers import make_loggers
 from zofc.training.pacing import CheckpointPacing
 from zofc.training.rank_checks import check_divisible, check_same, check_states, tensor_digest
-from zofc.training.resolve import AnyStream, check_recipe, open_stream, plugins_used, require_plugins
+from zofc.training.resolve import AnyStream, characters_only, check_recipe, open_stream, plugins_used, require_plugins
 from zofc.training.run_journal import RunJournal
 from zofc.training.signals import StopRequest, stop_signals
 from zofc.training.task import LEAST_SAVED, TaskTraining
