@@ -16,7 +16,8 @@ RAY_AUTH_TOKEN=${RAY_AUTH_TOKEN:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
 port=6379
 cpus=${SLURM_CPUS_PER_TASK:-1}
 gpus=${SLURM_GPUS_ON_NODE:-0}
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+head=${nodes[0]}
 address=$(srun --nodes=1 --ntasks=1 --nodelist="$head" hostname --ip-address | cut -d ' ' -f 1)
 
 srun --nodes=1 --ntasks=1 --nodelist="$head" \

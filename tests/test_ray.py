@@ -331,7 +331,7 @@ def test_the_batch_script_starts_a_cluster_of_all_nodes_with_one_token(tmp_path:
     log = tmp_path / "log"
     record = f'echo "$(basename "$0") $* $RAY_AUTH_MODE $RAY_AUTH_TOKEN ${{RAY_ADDRESS:-none}}" >> {log}'
     stubs = {
-        "scontrol": "printf 'one\\ntwo\\n'",
+        "scontrol": "echo one; command -p sleep 0.3; echo two",  # whoever leaves after the first line breaks its pipe
         "srun": 'while [ "${1#--}" != "$1" ]; do shift; done; exec "$@"',
         "hostname": "echo 10.0.0.1 fe80::1",
         "sleep": "exit 0",
