@@ -31,7 +31,7 @@ types: $(VENV)/.installed ## type checker
 
 # The pages are tested where there is a Chromium; their pictures are kept as build/report*.png and build/teach*.png.
 unit: $(VENV)/.installed ## all tests, with coverage
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal --cov --cov-report=term
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal --cov --cov-report=term --durations=15
 
 docs: $(VENV)/.installed ## build the documentation site: build/site/index.html
 	$(BIN)/python scripts/site_pages.py build/docs
