@@ -33,7 +33,7 @@ from zofc.evidence.lines import LINES, PARTS
 from zofc.evidence.page import LARGEST_PAGE, RESULTS_PAGE, VERDICTS_FILE, results_page
 from zofc.evidence.plan import missing_lines, missing_searches, planned_cells
 from zofc.evidence.rates import best_rates
-from zofc.evidence.rows import read_evidence, result_rows
+from zofc.evidence.rows import accuracy_cells, read_evidence, result_rows
 from zofc.evidence.tables import RESULTS, SHOWN_LINES, fill_tables, results_table, speed_table
 from zofc.evidence.untested import UNTESTED_PAGE, untested_page
 from zofc.evidence.verdicts import UNTESTED, effect_words, verdicts_text
@@ -224,7 +224,7 @@ def test_help_names_every_part_and_photographs_need_no_option() -> None:
 
 def test_the_short_table_has_accuracy_and_forgetting_over_seeds(repository: Path) -> None:
     text = fill_tables((repository / "README.md").read_text(), repository)
-    assert "| SimpleCIL: class means, nothing trained | 52.0 ± 1.0 | 5.0 ± 0.0 |" in text
+    assert "| SimpleCIL: class means | 52.0 ± 1.0 | 5.0 ± 0.0 |" in text
     assert results_table({}).rows == ()
 
 
@@ -247,6 +247,19 @@ def test_the_readme_compares_ridge_and_zo_ridge_at_the_same_width_and_the_defaul
         assert sum(width in title for title in titles) >= 2
     assert titles["ZO-Ridge, 64 MB (default)"] == LINES["zo-ridge-64"].title and not LINES["zo-ridge-64"].changes
     assert len(results_table(read_evidence(ROOT / RESULTS)).rows) == len(titles) <= 9
+
+
+def test_the_numbers_in_the_prose_of_the_readme_and_of_zo_ridge_are_those_of_the_results() -> None:
+    readme, page = (ROOT / "README.md").read_text("utf-8"), (ROOT / "docs/explanation/zo-ridge.md").read_text("utf-8")
+    table, (_, verdicts) = read_evidence(ROOT / RESULTS), results_page(RESULTS, ROOT)
+    effect = verdicts["per-image-as-accurate"].effect
+    assert effect is not None
+    withdrawn = f"{effect.mean:.1f} ± {(effect.high - effect.low) / 2:.1f}".replace("-", "−")
+    means = [accuracy_cells(table, LINES[name].title, "cifar100-inc10")[0].partition(" ")[0]
+             for name in ("zo-ridge-64", "ridge-orthogonal")]  # fmt: skip
+    for text in (" ".join(readme.split()), " ".join(page.split())):
+        assert withdrawn in text and "withdrawn: not shown to be equal" in text
+        assert all(mean in text for mean in means)
 
 
 def test_the_table_of_optimizers_is_a_sentence_until_they_were_run(tmp_path: Path) -> None:

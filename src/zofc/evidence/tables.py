@@ -45,13 +45,13 @@ SHOWN_SETTINGS = {
     "caltech101-inc10": "Caltech-101",
 }
 SHOWN_LINES = {
-    "SimpleCIL": "SimpleCIL: class means, nothing trained",
+    "SimpleCIL": "SimpleCIL: class means",
     "Ridge on an orthogonal projection within 64 MB (not in the paper)": "Ridge on a projection, 64 MB",
     "Ridge on an orthogonal projection of 8192 (not in the paper)": "Ridge, 8,192 wide (512 MiB)",
     "Adapter + Cls., FO": "Adapter + classifier, first order",
     "ZO-FC": "ZO-FC: zeroth-order adapter, first-order classifier",
     "APER Adapter, FO": "APER, first order",
-    "RanPAC's recipe: APER Adapter, FO + ridge on 8192": "RanPAC's recipe: first-order adapter, ridge, 8,192 wide",
+    "RanPAC's recipe: APER Adapter, FO + ridge on 8192": "RanPAC's recipe, first order, 8,192 wide",
     "ZO-Ridge (not in the paper)": "ZO-Ridge, 64 MB (default)",
     "ZO-Ridge, 8192 wide (not in the paper)": "ZO-Ridge, 8,192 wide",
 }
