@@ -46,6 +46,8 @@ TABLE_NOTE = (
 )
 FLATNESS = "Flatness"  # the group of claims with a page of its own
 FLATNESS_LINK = "Numbers of each line: [flatness](results/flatness.md)."
+COST = "Cost"  # the group with a note of its own
+COST_NOTE = "Measured on a ViT of width 384 at 64 px, the published steps on ViT-B/16; operations as executed."
 INTRO = (
     "Made by `python -m zofc.evidence page` from [{folder}](../{folder}) and [{benchmark}](../{benchmark}). Every "
     "comparison: [verdicts.json](../{folder}/{verdicts}); where the paper makes each claim: [claims.yaml]"
@@ -55,10 +57,9 @@ INTRO = (
 RULE = (
     "The effect is the mean difference over all comparisons of a claim (lines × settings) with its 95 % interval over "
     "seeds, in points, or with × a ratio; then how many comparisons are for the claim, against it, or open. "
-    "*Supported*: the interval is on the claimed side of the margin, and at most one comparison in twenty is against. "
-    "*Contradicted*: it is on the other side, or two or more comparisons, and more than one in twenty, are against. "
-    "*Inconclusive*: neither, or most of the methods that the claim is about were not measured (*1 of 8 measured*). "
-    "[In full](explanation/verdicts.md)."
+    "*Supported*: the interval is on the claimed side, and at most one comparison in twenty is against. "
+    "*Contradicted*: it is on the other side, or more than that, and at least two, are against. *Inconclusive*: "
+    "neither, or fewer than half of the methods that the claim names were measured. [In full](explanation/verdicts.md)."
 )
 
 
@@ -78,6 +79,8 @@ def results_page(folder: Path, root: Path) -> tuple[str, dict[str, Verdict]]:
             parts += [f"### {group.title}", grid.markdown().strip()]
         if group.title == FLATNESS and (note := curvature_note(table)):
             parts += [prose(f"{note} {FLATNESS_LINK}")]
+        if group.title == COST and grid.rows:
+            parts += [COST_NOTE]
     return "\n\n".join(part for part in parts if part) + "\n", verdicts
 
 
