@@ -47,7 +47,7 @@ TABLE_NOTE = (
 FLATNESS = "Flatness"  # the group of claims with a page of its own
 FLATNESS_LINK = "Numbers of each line: [flatness](results/flatness.md)."
 COST = "Cost"  # the group with a note of its own
-COST_NOTE = "Measured on a ViT of width 384 at 64 px, the published steps on ViT-B/16; operations as executed."
+COST_NOTE = "Steps of a ViT of width 384 at 64 px, as executed; published steps of ViT-B/16; trade-off: the runs above."
 INTRO = (
     "Made by `python -m zofc.evidence page` from [{folder}](../{folder}) and [{benchmark}](../{benchmark}). Every "
     "comparison: [verdicts.json](../{folder}/{verdicts}); where the paper makes each claim: [claims.yaml]"
