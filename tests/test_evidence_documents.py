@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -15,6 +18,7 @@ from zofc.errors import RunError
 from zofc.evidence.__main__ import commands
 from zofc.evidence.demo import DEMOS, demo_cells, demo_table, draw_demo
 from zofc.evidence.estimators import estimator_cells, estimators_table
+from zofc.evidence.flatness_table import watched_grid
 from zofc.evidence.glyph_studies import (
     OPTIMIZER_LINES,
     SEARCH_SEEDS,
@@ -25,11 +29,14 @@ from zofc.evidence.glyph_studies import (
     smoothing_cells,
     smoothing_table,
 )
-from zofc.evidence.lines import PARTS
+from zofc.evidence.lines import LINES, PARTS
 from zofc.evidence.page import LARGEST_PAGE, RESULTS_PAGE, VERDICTS_FILE, results_page
-from zofc.evidence.rows import result_rows
-from zofc.evidence.tables import RESULTS, fill_tables, results_table, speed_table
-from zofc.evidence.verdicts import verdicts_text
+from zofc.evidence.plan import missing_lines, missing_searches, planned_cells
+from zofc.evidence.rates import best_rates
+from zofc.evidence.rows import accuracy_cells, read_evidence, result_rows
+from zofc.evidence.tables import RESULTS, SHOWN_LINES, fill_tables, results_table, speed_table
+from zofc.evidence.untested import UNTESTED_PAGE, untested_page
+from zofc.evidence.verdicts import UNTESTED, effect_words, verdicts_text
 from zofc.studies.cells import Cell
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,9 +52,11 @@ def test_the_page_and_the_verdicts_are_what_the_result_files_give_and_the_page_i
     assert len(text.encode()) <= LARGEST_PAGE
 
 
-def test_the_page_has_every_claim_once() -> None:
+def test_the_pages_have_every_claim_and_one_of_them_those_that_were_not_tested() -> None:
     text, verdicts = results_page(RESULTS, ROOT)
-    flat = " ".join(text.split())
+    untested = untested_page(RESULTS, ROOT, verdicts)
+    assert (ROOT / UNTESTED_PAGE).read_text("utf-8") == untested
+    flat, flat_untested = (" ".join(page.split()) for page in (text, untested))
     counts = re.search(
         r"Of (\d+) claims: (\d+) supported, (\d+) contradicted, (\d+) inconclusive, (\d+) untested", flat
     )
@@ -55,7 +64,35 @@ def test_the_page_has_every_claim_once() -> None:
     total, *by_word = map(int, counts.groups())
     assert total == sum(by_word) == len(verdicts)
     for verdict in verdicts.values():
-        assert flat.count(verdict.claim.says) >= 1
+        assert verdict.claim.says in (flat_untested if verdict.word == UNTESTED else flat)
+
+
+def test_the_page_stays_short_when_the_parts_that_are_missing_have_run(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    line = LINES["zofc"].title
+    like = [row for row in result_rows(ROOT / RESULTS / "b.json") if row["line"] == line and "inc10" in row["setting"]]
+    for name in ("e", "e-released", "g"):
+        part = PARTS[name]
+        rows = [
+            {**row, "line": LINES[each].title, "setting": part.label(part.settings[0]),
+             "all_classes": row["all_classes"] + number % 7 - 3}
+            for number, each in enumerate(part.lines) for row in like
+        ]  # fmt: skip
+        (tmp_path / RESULTS / f"{name}.json").write_text(json.dumps({"title": part.title, "changes": [], "rows": rows}))
+    text, verdicts = results_page(RESULTS, tmp_path)
+    assert sum(verdict.word == UNTESTED for verdict in verdicts.values()) < 15
+    assert len(text.encode()) <= LARGEST_PAGE
+
+
+def test_flatness_says_how_curvature_was_measured_and_what_the_bound_is_worth() -> None:
+    text, verdicts = results_page(RESULTS, ROOT)
+    flat = " ".join(text.split())
+    assert "Curvature was measured in one state a run, after task 6, on 4 test images a class" in flat
+    assert "trivially" in effect_words(verdicts["forgetting-below-bound"])
+    grid = watched_grid(read_evidence(ROOT / RESULTS))
+    assert [row[0] for row in grid.rows] == [LINES[name].title for name in PARTS["f"].lines]
+    twin, matched, zofc = ([float(cell.partition(" ")[0]) for cell in row[1:]] for row in grid.rows)
+    assert zofc[1] < twin[1] < matched[1] and zofc[-1] > 2 * twin[-1]  # Φ, and how far a task moves the adapter
 
 
 @pytest.fixture
@@ -97,10 +134,89 @@ def test_verdicts_are_printed_and_kept_beside_the_results(repository: Path) -> N
     claims = json.loads((repository / RESULTS / VERDICTS_FILE).read_text("utf-8"))["claims"]
     (above,) = [claim for claim in claims if claim["id"] == "zofc-above-simplecil"]
     assert code == 0 and "supported" in said and above["verdict"] == "supported" and above["effect"]["mean"] == 10.0
-    text, _ = results_page(RESULTS, repository)
-    flat = " ".join(text.split())
+    _, verdicts = results_page(RESULTS, repository)
+    flat = " ".join(untested_page(RESULTS, repository, verdicts).replace("\\\n", "").split())
     rates, out = RESULTS / "rates.json", RESULTS / "b.json"
-    assert f"`python -m zofc.evidence grid --part b --rates {rates} --out {out} seed=1`" in flat
+    assert f"python -m zofc.evidence grid --part b --rates {rates} --out {out} seed=1 ```" in flat
+
+
+def printed_commands(heading: str) -> list[list[str]]:
+    """The words after `python -m zofc.evidence` of every command below a heading."""
+    text = (ROOT / UNTESTED_PAGE).read_text("utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    lines = text.replace("\\\n", "").splitlines()
+    return [shlex.split(line.partition("zofc.evidence ")[2]) for line in lines if "-m zofc.evidence" in line]
+
+
+def given(words: list[str]) -> dict[str, Any]:
+    """What a command is given; an unknown option is an error."""
+    group: Any = typer.main.get_command(commands)
+    values: dict[str, Any] = group.commands[words[0]].make_context(words[0], words[1:]).params
+    return values
+
+
+def test_the_printed_searches_make_every_row_of_the_committed_search() -> None:
+    made = set()
+    for words in printed_commands("How it was run"):
+        values = given(words)
+        if words[0] == "rates":
+            for name in values["lines"].split(","):
+                for rate in (
+                    map(float, filter(None, values["rates"].split(","))) if values["rates"] else LINES[name].rates
+                ):
+                    made |= {(LINES[name].title, rate, int(seed)) for seed in values["seeds"].split(",")}
+    assert made == {(row["line"], row["rate"], row["seed"]) for row in result_rows(ROOT / RESULTS / "rates.json")}
+
+
+def test_what_is_still_to_run_is_searched_first_and_completes_every_part() -> None:
+    known = best_rates(result_rows(ROOT / RESULTS / "rates.json"))
+    missing = {(name, line) for name, part in PARTS.items()
+               for line in missing_lines(part, part.lines, ROOT / RESULTS / f"{name}.json")}  # fmt: skip
+    assert ("d", "zo-ridge") in missing and ("b", "zo-ridge") not in missing  # PACS, of an earlier recipe
+    run_first = []
+    for words in printed_commands("Still to run"):
+        values = given(words)
+        lines = [line for line in values["lines"].split(",") if line]
+        if words[0] == "rates":
+            known |= {LINES[line].title: {} for line in lines}
+            continue
+        for line in lines or PARTS[values["part"]].lines:
+            assert not missing_searches(line, known)
+            run_first.append((values["part"], line))
+    assert set(run_first) == missing and len(run_first) == len(missing)
+    assert run_first[:6] == [*(("e", f"{name}-fo") for name in ("lae", "l2p", "coda", "inflora")),
+                             ("d", "zo-ridge"), ("d", "zo-ridge-64")]  # fmt: skip
+
+
+def test_a_dry_run_trains_nothing_and_estimates_the_time_of_what_is_left(tmp_path: Path) -> None:
+    small = ["data.source=glyphs", "data.classes=4", "data.increment=2", "data.per_class=3", "data.test_per_class=2",
+             "backbone.name=embedded", "training.device=cpu"]  # fmt: skip
+    out, runs = tmp_path / "x.json", tmp_path / "runs"
+    common = ["--out", str(out), "--runs", str(runs), "--dry-run", "--speed", "1", *small]
+    code, said = run("grid", "--part", "g", "--lines", "linear,zofc-lora", "--seeds", "1,2", *common)
+    assert (
+        code == 0 and "4 of 4 cells are left" in said and "Linear Cls., FO cifar100-inc10, 100 images a class 1" in said
+    )
+    (cell, *_) = planned_cells(PARTS["g"], ["linear"], [1], small, None)
+    assert f"{cell.passes():.0f}" in said.split() and not runs.exists() and not out.exists()
+    out.write_text(json.dumps({"rows": [{"run": cell.name(runs)}]}))
+    assert (
+        "3 of 4 cells are left"
+        in run("grid", "--part", "g", "--lines", "linear,zofc-lora", "--seeds", "1,2", *common)[1]
+    )
+    out.unlink()
+    code, said = run("rates", "--lines", "classifier", "--rates", "0.1,1", *common)
+    assert code == 0 and "2 of 2 cells are left" in said
+    code, said = run("rates", "--lines", "classifier", *common[:-2], "data.source=folder:nowhere")
+    assert code == 0 and "nowhere" in said and "6 of 6 cells are left" in said
+
+
+def test_help_names_every_part_and_photographs_need_no_option() -> None:
+    words = set(re.findall(r"[\w-]+", run("grid", "--help")[1]))
+    assert set(PARTS) <= words
+    shown = {row["setting"].rpartition(", ")[2] for row in result_rows(ROOT / "results" / "photographs.json")}
+    values = given(["photographs"])
+    assert {Path(name).stem for name in values["backbones"].split(",")} == shown
+    assert values["out"] == Path("results/photographs.json")
 
 
 # -- the tables ------------------------------------------------------------------------------------------------------
@@ -108,7 +224,7 @@ def test_verdicts_are_printed_and_kept_beside_the_results(repository: Path) -> N
 
 def test_the_short_table_has_accuracy_and_forgetting_over_seeds(repository: Path) -> None:
     text = fill_tables((repository / "README.md").read_text(), repository)
-    assert "| SimpleCIL: class means, nothing trained | 52.0 ± 1.0 | 5.0 ± 0.0 |" in text
+    assert "| SimpleCIL: class means | 52.0 ± 1.0 | 5.0 ± 0.0 |" in text
     assert results_table({}).rows == ()
 
 
@@ -123,6 +239,38 @@ def test_speed_is_beside_the_published_step() -> None:
 
     grid = speed_table({row["name"]: row for row in (step("published", 450.0), step("forward", 22.5))})
     assert grid.rows == (("published", "450.0", "0.500", "1.0"), ("forward", "22.5", "0.500", "20.0"))
+
+
+def test_the_readme_compares_ridge_and_zo_ridge_at_the_same_width_and_the_default_is_among_them() -> None:
+    titles = {title: line for line, title in SHOWN_LINES.items()}
+    for width in ("64 MB", "8,192 wide"):
+        assert sum(width in title for title in titles) >= 2
+    assert titles["ZO-Ridge, 64 MB (default)"] == LINES["zo-ridge-64"].title and not LINES["zo-ridge-64"].changes
+    assert len(results_table(read_evidence(ROOT / RESULTS)).rows) == len(titles) <= 9
+
+
+def test_the_numbers_in_the_prose_of_the_readme_and_of_zo_ridge_are_those_of_the_results() -> None:
+    readme, page = (ROOT / "README.md").read_text("utf-8"), (ROOT / "docs/explanation/zo-ridge.md").read_text("utf-8")
+    table, (_, verdicts) = read_evidence(ROOT / RESULTS), results_page(RESULTS, ROOT)
+    effect = verdicts["per-image-as-accurate"].effect
+    assert effect is not None
+    withdrawn = f"{effect.mean:.1f} ± {(effect.high - effect.low) / 2:.1f}".replace("-", "−")
+    means = [accuracy_cells(table, LINES[name].title, "cifar100-inc10")[0].partition(" ")[0]
+             for name in ("zo-ridge-64", "ridge-orthogonal")]  # fmt: skip
+    for text in (" ".join(readme.split()), " ".join(page.split())):
+        assert withdrawn in text and "withdrawn: not shown to be equal" in text
+        assert all(mean in text for mean in means)
+
+
+def test_the_table_of_optimizers_is_a_sentence_until_they_were_run(tmp_path: Path) -> None:
+    page = "<!-- optimizers table -->\n<!-- /optimizers table -->"
+    assert "It has not been run." in fill_tables(page, tmp_path)
+    title, line = next(iter(OPTIMIZER_LINES.items()))
+    scores = {"all_classes": 70.0, "last_task": 80.0, "forgetting": 5.0}
+    rows = [{"line": title, "rate": line.rates[1], "seed": seed, **scores} for seed in (*SEARCH_SEEDS, 7, 8)]
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "optimizers.json").write_text(json.dumps({"rows": rows}))
+    assert f"| {title} | 70.0 ± 0.0 | 80.0 ± 0.0 | 5.0 ± 0.0 | {line.rates[1]:g} |" in fill_tables(page, tmp_path)
 
 
 # -- estimators ------------------------------------------------------------------------------------------------------

@@ -13,8 +13,10 @@ from zofc.evidence.lines import HIGHER, LINES, PARTS, RATES, get_part, line_reci
 from zofc.evidence.parts import part_cells, part_table, run_part
 from zofc.evidence.rates import best_rates, rates_table, scan_cells, search_rates
 from zofc.evidence.recipe_rates import RATES_PATH, rates_text
-from zofc.evidence.rows import result_rows
+from zofc.evidence.rows import EARLIER, result_rows
+from zofc.recipe import load_recipe
 from zofc.recipe.parse import read_text
+from zofc.runfolder.identity import recipe_digest
 
 SMALL = (
     "data.source=glyphs", "data.classes=4", "data.increment=2", "data.per_class=3", "data.test_per_class=2",
@@ -101,6 +103,83 @@ def test_recipes_take_the_rates_that_the_committed_searches_found() -> None:
     """Else: python -m zofc.evidence recipe-rates."""
     root = Path(__file__).resolve().parents[1]
     assert (root / RATES_PATH).read_text("utf-8") == rates_text(root)
+
+
+# -- the committed rows ----------------------------------------------------------------------------------------------
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "dinov2s"
+BACKBONE = ("backbone.name=backbones/vit_small_patch14_dinov2.safetensors", "backbone.image_size=224")
+WITHOUT_LIMIT = ("optimize.peft.steps=null", "optimize.head.steps=null")
+STALE = {  # rows that ZO-Ridge's recipe made before its first task ended after 420 steps, to be run again
+    ("d", LINES[line].title, "pacs-styles") for line in ("zo-ridge", "zo-ridge-64")
+}  # fmt: skip
+
+
+def committed_cells(name: str, changes: tuple[str, ...] = ()) -> dict[tuple[Any, ...], str]:
+    """The names that the runs of a part have now."""
+    known = best_rates(result_rows(RESULTS / "rates.json"))
+    lines = {line.title: name for name, line in LINES.items()}
+    made = [lines[title] for title in dict.fromkeys(row["line"] for row in result_rows(RESULTS / f"{name}.json"))]
+    cells = part_cells(PARTS[name], made, [1993, 1994, 1995], [*BACKBONE, *changes], known)
+    return {tuple(cell.labels.values()): str(cell.recipe.name.replace("/", "-") + "-" + recipe_digest(cell.recipe))
+            for cell in cells}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["b", "c", "d", "f", "f-curvature"])
+def test_committed_rows_are_of_the_recipes_as_they_are_so_that_a_grid_that_goes_on_trains_none_again(name: str) -> None:
+    """A recipe that changes makes its rows stale: list them here, mark them with `earlier_recipe`, run them again."""
+    names, stale = committed_cells(name), set()
+    for row in result_rows(RESULTS / f"{name}.json"):
+        if EARLIER in row:
+            stale.add((name, row["line"], row["setting"]))
+        assert (row["run"] == names[row["line"], row["setting"], row["seed"]]) is (EARLIER not in row), row["run"]
+    assert stale == {entry for entry in STALE if entry[0] == name}
+
+
+def test_committed_searches_are_of_the_recipes_as_they_are() -> None:
+    rows = result_rows(RESULTS / "rates.json")
+    known, lines = best_rates(rows), {line.title: name for name, line in LINES.items()}
+    images = ["data.per_class=50", "data.test_per_class=50", *BACKBONE]
+    for row in rows:
+        (cell,) = scan_cells([lines[row["line"]]], [row["rate"]], [row["seed"]], images, known)
+        assert row["run"] == cell.name(Path("runs"))
+
+
+@pytest.mark.parametrize("name", ["b", "d"])
+def test_renamed_rows_were_trained_without_the_limit_and_stay_below_it(name: str) -> None:
+    before, now = committed_cells(name, WITHOUT_LIMIT), committed_cells(name)
+    renamed = [row for row in result_rows(RESULTS / f"{name}.json") if "renamed_from" in row]
+    assert len(renamed) == {"b": 12, "d": 6}[name]
+    for row in renamed:
+        key = row["line"], row["setting"], row["seed"]
+        assert row["renamed_from"] == before[key] and row["run"] == now[key]
+        assert row["steps"] <= 420 == load_recipe("zo-ridge/cifar100-inc10").optimize["peft"].steps
+
+
+def test_the_rows_of_seed_1993_are_those_of_an_independent_run() -> None:
+    """79.6 ± 0.3 and 85.6 ± 0.5 %, with all images of CIFAR-100."""
+    rows = {row["line"]: row["all_classes"] for row in result_rows(RESULTS / "c.json") if row["seed"] == 1993}
+    assert rows["SimpleCIL"] == pytest.approx(79.6, abs=0.3)
+    assert rows[LINES["ridge-wide"].title] == pytest.approx(85.6, abs=0.5)
+
+
+# -- searches --------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_on_other_images_is_refused(tmp_path: Path) -> None:
+    mixed = [{**row(rate, 50.0), "data": {"cifar100": f"sha256:{rate}"}} for rate in (0.01, 0.03)]
+    with pytest.raises(RunError, match="a search on different images"):
+        best_rates(mixed)
+    out, runs = tmp_path / "rates.json", tmp_path / "runs"
+    search_rates(["classifier"], [0.1], [1], SMALL, out, runs)
+    whole = json.loads(out.read_text("utf-8"))
+    assert whole["rows"][0]["data"]
+    whole["rows"][0]["data"] = {"glyphs": "others"}
+    out.write_text(json.dumps(whole), encoding="utf-8")
+    search_rates(["classifier"], [0.1], [1], SMALL, out, runs)  # there is nothing to train
+    with pytest.raises(RunError, match=r"rates.json: its rows were searched on other images .* set ZOFC_DATA"):
+        search_rates(["classifier"], [0.1, 1.0], [1], SMALL, out, runs)
+    assert len(result_rows(out)) == 1
 
 
 def test_a_search_is_packaged_by_backbone_and_family(tmp_path: Path) -> None:

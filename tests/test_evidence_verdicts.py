@@ -12,8 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 from zofc.evidence.claims import Claim, all_claims
+from zofc.evidence.coverage import coverage_of
 from zofc.evidence.lines import LINES
-from zofc.evidence.rows import ROW_NUMBERS, RowTable, add_rows, read_evidence
+from zofc.evidence.rows import EARLIER, ROW_NUMBERS, RowTable, accuracy_cells, add_rows, read_evidence
 from zofc.evidence.verdicts import (
     CONTRADICTED,
     INCONCLUSIVE,
@@ -140,6 +141,36 @@ def test_comparisons_with_fewer_seeds_are_counted_and_left_out_of_the_effect() -
     assert verdict.effect is not None and verdict.effect.mean == pytest.approx(1.1) and verdict.counts == (1, 0, 1)
 
 
+def several(measured: int) -> Verdict:
+    """A claim about eight methods, of which the first ones were measured and are all on its side."""
+    table: RowTable = {}
+    for seed, difference in enumerate((1.0, 1.1, 1.2)):
+        add_rows(table, [trained("other", SETTINGS[0], seed)])
+        for number in range(measured):
+            add_rows(table, [trained(f"method {number}", SETTINGS[0], seed, all_classes=50 + difference)])
+    methods = [str(number) for number in range(8)]
+    return judged(table, compare=[{"lines": ["method {m}", "other"], "each": {"m": methods}}])
+
+
+def test_a_claim_about_several_methods_is_open_while_most_were_not_measured_and_says_how_many_were() -> None:
+    few, half, all_of_them = (several(number) for number in (3, 4, 8))
+    assert (few.word, half.word, all_of_them.word) == (INCONCLUSIVE, SUPPORTED, SUPPORTED)
+    assert effect_words(few) == "+1.10 [+0.85, +1.35]; 3/0/0; 3 of 8 measured" and few.seeds_needed is None
+    assert effect_words(half).endswith("; 4 of 8 measured") and effect_words(all_of_them).endswith("; 8/0/0")
+    (told,) = json.loads(verdicts_text({"it": few}))["claims"]
+    assert told["measured"] == [3, 8]
+
+
+def test_of_a_line_against_the_best_of_others_those_that_were_trained_there_are_counted() -> None:
+    table = evidence([(1.0, 1.1, 1.2)])
+    add_rows(table, [trained("elsewhere", "cifar100-inc10", 0)])
+    rivals = claim(compare=[{"lines": ["one", "other", "elsewhere", "never"], "formula": "best_other"}])
+    verdict = judge(rivals, table, {})
+    assert verdict.word == INCONCLUSIVE and verdict.measured.counts == (1, 3)
+    formulas = claim(compare=[{"lines": ["one", "other"]}, {"lines": ["one", "never"]}])
+    assert coverage_of(formulas, [(("one", "other"), SETTINGS[0])], table).words == "1 of 2 measured"
+
+
 # -- what is compared ------------------------------------------------------------------------------------------------
 
 
@@ -152,6 +183,19 @@ def test_failed_runs_shared_classes_and_what_learned_nothing_are_not_compared() 
     for seed in (0, 1):
         table["one", "cifar100-inc5", seed]["all_classes"] = 1.5  # of 100 classes
     assert compare_lines(forgets, table) == [] and len(compare_lines(claim(), table)) == 1
+
+
+def test_rows_of_an_earlier_recipe_are_not_compared_and_give_way_to_later_ones() -> None:
+    table = evidence([(1.0, 1.1, 1.2)])
+    old = trained("one", SETTINGS[0], 0, all_classes=99.0, **{EARLIER: "it was longer"})
+    add_rows(table, [old])
+    assert ROW_NUMBERS["accuracy"](table["one", SETTINGS[0], 0]) == 51.0 and len(table) == 6
+    table["one", SETTINGS[0], 0] = old
+    (comparison,) = compare_lines(claim(), table)
+    assert set(comparison.by_seed) == {1, 2}
+    assert accuracy_cells(table, "one", SETTINGS[0])[1].endswith(" †")
+    add_rows(table, [trained("one", SETTINGS[0], 0, all_classes=52.0)])
+    assert table["one", SETTINGS[0], 0]["all_classes"] == 52.0 and EARLIER not in table["one", SETTINGS[0], 0]
 
 
 def test_what_files_measured_of_the_same_run_is_one_row(tmp_path: Path) -> None:
@@ -215,12 +259,13 @@ def test_claims_have_ids_of_their_own_premises_that_exist_and_a_way_to_test_them
     ids = [one.id for one in claims]
     assert len(set(ids)) == len(ids) and {one.given for one in claims} - {""} <= set(ids)
     assert all(one.compare or one.untested for one in claims)
-    assert sum(bool(one.where) for one in claims) == 59  # of the paper
+    assert sum(bool(one.where) for one in claims) == 66  # of the paper, those on Φ and the Hessian once for each metric
 
 
 def test_a_mistake_in_a_claim_is_refused() -> None:
+    two = [{"lines": ["a", "b"], "metric": metric} for metric in ("trace", "largest_eigenvalue")]
     for wrong in ({"expect": {"above": 0, "below": 1}}, {"compare": [{"lines": ["a", "b"], "metric": "luck"}]},
-                  {"margin": 2}):  # fmt: skip
+                  {"margin": 2}, {"compare": two}):  # fmt: skip
         with pytest.raises(ValidationError):
             claim(**wrong)
 

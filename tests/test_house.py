@@ -35,15 +35,19 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/data/formats.py",
     "src/zofc/data/scanning.py",
     "src/zofc/data/stored.py",
+    "src/zofc/evidence/coverage.py",
     "src/zofc/evidence/devices.py",
+    "src/zofc/evidence/flatness_table.py",
     "src/zofc/evidence/glyph_studies.py",
     "src/zofc/evidence/lines.py",
     "src/zofc/evidence/parts.py",
     "src/zofc/evidence/photographs.py",
+    "src/zofc/evidence/plan.py",
     "src/zofc/evidence/recipe_rates.py",
     "src/zofc/evidence/robustness.py",
     "src/zofc/evidence/scaling.py",
     "src/zofc/evidence/serving.py",
+    "src/zofc/evidence/untested.py",
     "src/zofc/export/__init__.py",
     "src/zofc/export/bundle.py",
     "src/zofc/export/comparison.py",
@@ -128,7 +132,7 @@ GROWN = {  # lines that features since version 0.1 added to older files
     "files that cannot be used, named together": 53,  # data, runfolder
     "labels that tell runs apart, a small report page, time that is left": 89,  # report
     "directions drawn ahead, kernels of value and tangents, shapes that an export leaves open": 73,  # optim
-    "grids, searched rates, photographs, kinds of tries, tables of devices and machines": 146,  # evidence
+    "grids, searched rates, photographs, kinds of tries, tables of devices, dry runs, coverage": 216,  # evidence
     "bundles that cannot be used": 4,  # errors
     "one run in several processes, double precision": 213,  # training, optim, data, cli, methods
     "flatness along the steps of tasks": 200,  # analysis, report, cli

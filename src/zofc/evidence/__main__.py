@@ -15,6 +15,7 @@ from zofc.runfolder import write_atomic
 
 commands = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
+PHOTOGRAPHED = "backbones/vit_micro_p8_64.safetensors,backbones/vit_small_patch14_dinov2.safetensors"
 _Number = TypeVar("_Number", int, float)
 Changes = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="changes to every recipe")]
 Seeds = Annotated[str, typer.Option(help="seeds, separated by commas")]
@@ -25,6 +26,9 @@ On = Annotated[str, typer.Option(help="where cells run: local, ray, or ray://HOS
 Results = Annotated[Path, typer.Option(help="a folder of result files, relative to the root")]
 Root = Annotated[Path, typer.Option(help="the repository")]
 Check = Annotated[bool, typer.Option("--check", help="write nothing; say what would change, with status 1")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="train nothing; list the cells that are left, and their time")]
+# What the parts b, c and d had on average: ViT-S/14 at 224 px, several processes on an H200.
+Speed = Annotated[float, typer.Option(min=1, help="of --dry-run: passes of one image a second, in one process")]
 Lines = Annotated[str, typer.Option(help="lines by name, separated by commas; all by default")]
 
 
@@ -38,9 +42,12 @@ def run_rates(
     runs: Runs = Path("runs/rates"),
     workers: Workers = None,
     on: On = "local",
+    dry_run: DryRun = False,
+    speed: Speed = 2500.0,
 ) -> None:
     """Search learning rates on a backbone, one line and one rate at a time."""
     from zofc.evidence.lines import LINES, get_line
+    from zofc.evidence.plan import plan_table, searched_cells
     from zofc.evidence.rates import search_rates
     from zofc.studies.places import get_place
 
@@ -48,8 +55,11 @@ def run_rates(
     for name in names:
         if not get_line(name).scan:
             raise RecipeError(f"--lines: {name} has no learning rate of its own to search")
-    chosen = _numbers(rates, "--rates", float)
-    show(search_rates(names, chosen, _numbers(seeds, "--seeds", int), changes or [], out, runs, get_place(on, workers)))
+    chosen, of = _numbers(rates, "--rates", float), _numbers(seeds, "--seeds", int)
+    if dry_run:
+        show(plan_table(searched_cells(names, chosen, of, changes or [], out), runs, out, speed, workers or 1))
+        return
+    show(search_rates(names, chosen, of, changes or [], out, runs, get_place(on, workers)))
 
 
 @commands.command("recipe-rates")
@@ -63,7 +73,7 @@ def write_recipe_rates(root: Root = Path(), check: Check = False) -> None:
 @commands.command("grid")
 def run_grid_part(
     out: Out,
-    part: Annotated[str, typer.Option(help="which part of the evidence: b, c, d or e")],
+    part: Annotated[str, typer.Option(help="which part of the evidence: b, c, d, e, e-released, f, f-curvature or g")],
     changes: Changes = None,
     rates: Annotated[Path | None, typer.Option(help="a file of searched rates; without it, the recipes' rates")] = None,
     lines: Lines = "",
@@ -71,17 +81,23 @@ def run_grid_part(
     runs: Runs = Path("runs/grid"),
     workers: Workers = None,
     on: On = "local",
+    dry_run: DryRun = False,
+    speed: Speed = 2500.0,
 ) -> None:
     """Train a part of the evidence with searched learning rates."""
     from zofc.evidence.lines import get_line, get_part
     from zofc.evidence.parts import run_part
+    from zofc.evidence.plan import plan_table, planned_cells
     from zofc.studies.places import get_place
 
     names = _words(lines)
     for name in names:
         get_line(name)
-    place, chosen = get_place(on, workers), _numbers(seeds, "--seeds", int)
-    show(run_part(get_part(part), names, chosen, changes or [], rates, out, runs, place))
+    chosen, whole = _numbers(seeds, "--seeds", int), get_part(part)
+    if dry_run:
+        show(plan_table(planned_cells(whole, names, chosen, changes or [], rates), runs, out, speed, workers or 1))
+        return
+    show(run_part(whole, names, chosen, changes or [], rates, out, runs, get_place(on, workers)))
 
 
 @commands.command("verdicts")
@@ -99,10 +115,12 @@ def judge_results(results: Results = Path("results/dinov2s"), root: Root = Path(
 
 @commands.command("page")
 def write_page(results: Results = Path("results/dinov2s"), root: Root = Path(), check: Check = False) -> None:
-    """Write docs/RESULTS.md."""
+    """Write docs/RESULTS.md and docs/results/untested.md."""
     from zofc.evidence.page import RESULTS_PAGE, results_page
+    from zofc.evidence.untested import UNTESTED_PAGE, untested_page
 
-    _write({root / RESULTS_PAGE: results_page(results, root)[0]}, check)
+    text, verdicts = results_page(results, root)
+    _write({root / RESULTS_PAGE: text, root / UNTESTED_PAGE: untested_page(results, root, verdicts)}, check)
 
 
 @commands.command("tables")
@@ -144,8 +162,8 @@ def draw_picture(
 
 @commands.command("photographs")
 def run_photographs(
-    out: Out,
-    backbones: Annotated[str, typer.Option(help="backbones by name or file, separated by commas")],
+    out: Out = Path("results/photographs.json"),
+    backbones: Annotated[str, typer.Option(help="backbones by name or file, separated by commas")] = PHOTOGRAPHED,
     changes: Changes = None,
     lines: Lines = "",
     images: Annotated[str, typer.Option(help="training images a class, separated by commas")] = "10,25,100",
@@ -222,6 +240,7 @@ def _write(texts: dict[Path, str], check: bool) -> None:
     differing = [path for path, text in texts.items() if not path.is_file() or path.read_text("utf-8") != text]
     for path in differing:
         if not check:
+            path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, texts[path])
         print(f"{path} {'differs from the results' if check else 'written'}")
     if check and differing:

@@ -92,7 +92,15 @@ class Claim(_Strict):
     expect: Expectation = Expectation(above=0)
     settings: str = "*"
     given: str = ""
+    note: str = ""  # what must be known of the effect
     untested: str = ""  # why, where there is no comparison
+
+    @model_validator(mode="after")
+    def _one_metric(self) -> Claim:
+        """The effect is a mean over comparisons, and a mean of different metrics would be of nothing."""
+        if len({formula.metric for formula in self.compare}) > 1:
+            raise ValueError(f"{self.id}: expected comparisons on one metric; make a claim of each")
+        return self
 
 
 class ClaimGroup(_Strict):

@@ -165,7 +165,7 @@ PARTS: dict[str, GridPart] = {
         tuple(f"{name}-released" for name in RELEASED), ("cifar100-inc10",), *_HUNDRED,
     ),
     "f": GridPart("Flatness along the stream", _WATCHED, *_KEPT_TASKS, work=MeasureFlatness(_SMALL.flatness)),
-    "f-curvature": GridPart("Curvature along the stream", _WATCHED, *_KEPT_TASKS,
+    "f-curvature": GridPart("Curvature after the sixth of ten tasks", _WATCHED, *_KEPT_TASKS,
                             work=MeasureCurvature(_SMALL.curvature)),
     "g": GridPart(
         "What ZO-FC is made of",

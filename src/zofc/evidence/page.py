@@ -1,16 +1,23 @@
-"""docs/RESULTS.md: accuracies, the verdict on every claim, and what could not be tested, from one results folder."""
+"""docs/RESULTS.md: accuracies and the verdict on every claim that was tested, from one results folder."""
 
 from __future__ import annotations
 
-import json
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zofc.evidence.claims import Claim, all_claims, claim_groups
-from zofc.evidence.lines import PARTS
-from zofc.evidence.rows import RowTable, accuracy_cells, add_rows, adds_classes, read_evidence, result_rows
+from zofc.evidence.flatness_table import curvature_note
+from zofc.evidence.rows import (
+    EARLIER,
+    RowTable,
+    accuracy_cells,
+    add_rows,
+    adds_classes,
+    read_evidence,
+    result_rows,
+)
+from zofc.evidence.untested import prose
 from zofc.evidence.verdicts import UNTESTED, VERDICTS, Verdict, effect_words, judge_claims
 from zofc.report.grid import Grid
 from zofc.studies.settings import SETTINGS
@@ -19,8 +26,6 @@ from zofc.units import NONE
 RESULTS_PAGE = Path("docs/RESULTS.md")
 BENCHMARK = Path("results/step.json")
 VERDICTS_FILE = "verdicts.json"  # beside the results that they are made of
-RATES_FILE = "rates.json"
-NOTES = "NOTES.md"  # what must be known of the results and no file says
 LARGEST_PAGE = 15_000  # bytes
 COSTS = Path("results/costs")  # of steps: time, memory and operations, which do not depend on what is learned
 TABLE_LINES = (
@@ -33,19 +38,28 @@ TABLE_LINES = (
     "RanPAC's recipe: APER Adapter, FO + ridge on 8192", "ZO-Ridge, 8192 wide (not in the paper)",
     "ZO-Ridge (not in the paper)",
 )  # fmt: skip
-TABLE_NOTE = "Mean ± standard deviation over seeds, in points. FO, ZO: first and zeroth order."
+OURS = " (not in the paper)"  # is said once, below the table
+TABLE_NOTE = (
+    "Mean ± standard deviation over seeds, in points. FO, ZO: first and zeroth order. DINOv2 ViT-S/14 at 224 px, "
+    "frozen; all training images but where their number is named; each line at its own searched rates. Ridge "
+    "regression and ZO-Ridge are not in the paper."
+)
+FLATNESS = "Flatness"  # the group of claims with a page of its own
+FLATNESS_LINK = "Numbers of each line: [flatness](results/flatness.md)."
+COST = "Cost"  # the group with a note of its own
+COST_NOTE = "Steps of a ViT of width 384 at 64 px, as executed; published steps of ViT-B/16; trade-off: the runs above."
 INTRO = (
-    "Accuracies and verdicts on the paper's claims, made by `python -m zofc.evidence page` from [{folder}](../{folder})"
-    " and [{benchmark}](../{benchmark}). Every comparison behind a verdict is in [{verdicts}](../{folder}/{verdicts}), "
-    "where the paper makes each claim in [claims.yaml](../src/zofc/evidence/claims.yaml)."
+    "Made by `python -m zofc.evidence page` from [{folder}](../{folder}) and [{benchmark}](../{benchmark}). Every "
+    "comparison: [verdicts.json](../{folder}/{verdicts}); where the paper makes each claim: [claims.yaml]"
+    "(../src/zofc/evidence/claims.yaml); claims that were not tested, and all commands: [how it was run]"
+    "(results/untested.md)."
 )
 RULE = (
     "The effect is the mean difference over all comparisons of a claim (lines × settings) with its 95 % interval over "
-    "seeds, in points, or with × a ratio; then how many comparisons are for the claim, against it, or open by their "
-    "own intervals. *Supported*: the whole interval is on the claimed side of the margin, and at most one comparison "
-    "in twenty is against. *Contradicted*: it is on the other side, or two or more comparisons, and more than one in "
-    "twenty, are against. *Inconclusive*: neither; with the present spread so many seeds would decide. The rule in "
-    "full: [verdicts](explanation/verdicts.md)."
+    "seeds, in points, or with × a ratio; then how many comparisons are for the claim, against it, or open. "
+    "*Supported*: the interval is on the claimed side, and at most one comparison in twenty is against. "
+    "*Contradicted*: it is on the other side, or more than that, and at least two, are against. *Inconclusive*: "
+    "neither, or fewer than half of the methods that the claim names were measured. [In full](explanation/verdicts.md)."
 )
 
 
@@ -55,16 +69,25 @@ def results_page(folder: Path, root: Path) -> tuple[str, dict[str, Verdict]]:
     add_rows(table, [row for path in sorted((root / COSTS).glob("*.json")) for row in result_rows(path)])
     claims = all_claims()
     verdicts = judge_claims(claims, table)
-    intro = _prose(INTRO.format(folder=folder, benchmark=BENCHMARK, verdicts=VERDICTS_FILE))
+    intro = prose(INTRO.format(folder=folder, benchmark=BENCHMARK, verdicts=VERDICTS_FILE))
     parts = ["# Results", intro, "## Accuracy", accuracy_grid(table).markdown().strip()]
-    parts += [TABLE_NOTE, "## Verdicts", _prose(RULE)]
+    parts += [prose(f"{TABLE_NOTE}{_earlier(table)}"), "## Verdicts", prose(RULE)]
     counts = Counter(verdict.word for verdict in verdicts.values())
     parts += [f"Of {len(verdicts)} claims: {', '.join(f'{counts[word]} {word}' for word in VERDICTS)}."]
     for group in claim_groups():
         if (grid := claims_grid(group.claims, verdicts)).rows:
             parts += [f"### {group.title}", grid.markdown().strip()]
-    parts += ["## Not tested", _untested(claims, verdicts), "## How it was run", _bullets(_how(folder, root))]
+        if group.title == FLATNESS and (note := curvature_note(table)):
+            parts += [prose(f"{note} {FLATNESS_LINK}")]
+        if group.title == COST and grid.rows:
+            parts += [COST_NOTE]
     return "\n\n".join(part for part in parts if part) + "\n", verdicts
+
+
+def _earlier(table: RowTable) -> str:
+    """What the mark of rows means that the present recipe did not make."""
+    whys = dict.fromkeys(row[EARLIER] for row in table.values() if EARLIER in row)
+    return "".join(f" † In no verdict, made by an earlier recipe: {why}." for why in whys)
 
 
 def accuracy_grid(table: RowTable) -> Grid:
@@ -76,7 +99,8 @@ def accuracy_grid(table: RowTable) -> Grid:
     for line in TABLE_LINES:
         cells = [" / ".join(accuracy_cells(table, line, setting)) for setting in settings]
         if any(not cell.startswith(NONE) for cell in cells):
-            body.append((line, *(NONE if cell.startswith(NONE) else cell for cell in cells)))
+            title = line.removesuffix(OURS)
+            body.append((title, *(NONE if cell.startswith(NONE) else cell for cell in cells)))
     return Grid(("All classes (%) / forgetting", *settings), tuple(body))
 
 
@@ -85,41 +109,3 @@ def claims_grid(claims: Sequence[Claim], verdicts: Mapping[str, Verdict]) -> Gri
     tested = [verdicts[claim.id] for claim in claims if verdicts[claim.id].word != UNTESTED]
     rows = tuple((one.claim.says, one.word, effect_words(one)) for one in tested)
     return Grid(("claim", "verdict", "effect"), rows, names=3)
-
-
-def _prose(text: str, bullet: str = "") -> str:
-    return textwrap.fill(bullet + text, 118, subsequent_indent=" " * len(bullet), break_long_words=False,
-                         break_on_hyphens=False)  # fmt: skip
-
-
-def _untested(claims: Sequence[Claim], verdicts: Mapping[str, Verdict]) -> str:
-    """Claims by why they are untested."""
-    reasons: dict[str, list[str]] = {}
-    for claim in claims:
-        if verdicts[claim.id].word == UNTESTED:
-            reasons.setdefault(verdicts[claim.id].why, []).append(claim.says)
-    return _bullets([f"{why[:1].upper()}{why[1:].rstrip('.')}: {' '.join(says)}" for why, says in reasons.items()])
-
-
-def _how(folder: Path, root: Path) -> list[str]:
-    """The commands behind the result files, and what must be known of them."""
-    parts = {part.title: (name, part) for name, part in PARTS.items()}
-    bullets = []
-    for path in sorted((root / folder).glob("*.json")):
-        about = json.loads(path.read_text("utf-8"))
-        if about.get("title") in parts:
-            name, part = parts[about["title"]]
-            changes = [change for change in about["changes"] if change not in part.changes]
-            words = ["--part", name, "--rates", str(folder / RATES_FILE), "--out", str(folder / path.name), *changes]
-            bullets.append(f"{part.title}: `python -m zofc.evidence grid {' '.join(words)}`")
-    rates = root / folder / RATES_FILE
-    if rates.is_file():
-        changes = json.loads(rates.read_text("utf-8"))["changes"]
-        bullets.append(f"Learning rates, tested on training images that were held out: `python -m zofc.evidence "
-                       f"rates --out {folder / RATES_FILE} {' '.join(changes)}`")  # fmt: skip
-    notes = root / folder / NOTES
-    return bullets + (notes.read_text("utf-8").strip().split("\n\n") if notes.is_file() else [])
-
-
-def _bullets(texts: Sequence[str]) -> str:
-    return "\n".join(_prose(" ".join(text.split()), "- ") for text in texts)

@@ -3,11 +3,13 @@
 Each line is trained at each of its rates. First the lines that scan their classifier, then those whose classifier takes
 the best of these. A file of results holds every row, so a search goes on where it stopped; the best rate of a line has
 the highest accuracy on all classes, mean over the seeds that all its rates have. Search on images that are in no table
-(for CIFAR-100, a folder with its training files alone: part of each class is then held out).
+(for CIFAR-100, a folder with its training files alone: part of each class is then held out). A search that began on
+such images goes on with no others: rows say which images they are of.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +22,7 @@ from zofc.report.grid import Grid
 from zofc.studies.cells import Cell
 from zofc.studies.grid import collect
 from zofc.studies.places import HERE, Place
+from zofc.training.resolve import build_stream
 from zofc.units import NONE
 
 SCAN_SETTING = "cifar100-inc10"
@@ -61,16 +64,34 @@ def search_rates(
     for stage in (True, False):
         batch = [name for name in scanned if ("head" in LINES[name].scan) is stage]
         if batch:
-            known = best_rates(result_rows(out)) if out.is_file() else {}
-            collect(scan_cells(batch, rates, seeds, changes, known), runs, out, about, place)
+            rows = result_rows(out) if out.is_file() else []
+            cells = scan_cells(batch, rates, seeds, changes, best_rates(rows))
+            if rows and json.loads(out.read_text("utf-8"))["changes"] == about["changes"]:  # else collect refuses
+                _check_images(rows, cells, runs, out)
+            collect(cells, runs, out, about, place)
     return rates_table(result_rows(out))
+
+
+def _check_images(rows: Sequence[RateRow], cells: Sequence[Cell], runs: Path, out: Path) -> None:
+    """Refuse to train on other images than those of the rows so far."""
+    finished = {row.get("run") for row in rows}
+    left = [cell for cell in cells if cell.name(runs) not in finished]
+    searched = next((row["data"] for row in rows if "data" in row), None)
+    if left and searched and build_stream(left[0].recipe, lambda _: None).checksums != searched:
+        raise RunError(
+            f"{out}: its rows were searched on other images than those found now. If they are training images alone, "
+            "set ZOFC_DATA to a folder of these without the test file, as docs/results/untested.md does"
+        )
 
 
 # -- what did best ---------------------------------------------------------------------------------------------------
 
 
 def best_rates(rows: Sequence[RateRow]) -> SearchedRates:
-    """The best rates of every line's groups."""
+    """The best rates of every line's groups, all searched on the same images."""
+    if len({json.dumps(row["data"], sort_keys=True) for row in rows if "data" in row}) > 1:
+        raise RunError("a search on different images: some rows have other checksums in `data` than others; remove "
+                       "those that were tested on images of a table")  # fmt: skip
     lines, found = {line.title: line for line in LINES.values()}, SearchedRates()
     for title, choices in _by_choice(rows).items():
         ranking = _ranking(title, choices)

@@ -27,6 +27,8 @@ CLASS_COUNTS = {
     "cifar100-inc5": 100, "cifar100-inc10": 100, "caltech101-inc10": 101, "pacs-styles": 28, "pacs-pooled": 7,
     "imagenet-r-inc5": 200, "imagenet-r-inc10": 200, "domainnet-inc69": 345,
 }  # fmt: skip
+EARLIER = "earlier_recipe"  # key of a row that the present recipe did not make: how the recipe has changed since
+EARLIER_MARK = " †"
 COST_LINES = {line.title: line for name in ("runtime", "flops") for line in STUDIES[name].lines}
 
 
@@ -53,11 +55,15 @@ def read_evidence(folder: Path, benchmark: Path | None = None) -> RowTable:
 
 
 def add_rows(table: RowTable, rows: Sequence[ResultRow]) -> None:
-    """Rows by their keys; where one is there already, what is new in it is added. A rate search has no settings."""
+    """Rows by their keys; where one is there already, what is new in it is added. A rate search has no settings. A row
+    of an earlier recipe gives way to one of the present recipe."""
     for row in rows:
         if "failed" not in row and "setting" in row:
             key = row["line"], row["setting"], row["seed"]
-            table[key] = {**row, **table.get(key, {})}
+            before = table.get(key, {})
+            if EARLIER in row and before:
+                continue
+            table[key] = dict(row) if EARLIER in before else {**row, **before}
 
 
 def data_setting(setting: str) -> str:
@@ -90,9 +96,10 @@ def spread(values: Sequence[float | None], digits: int = 1) -> str:
 
 
 def accuracy_cells(table: RowTable, line: str, setting: str) -> tuple[str, str]:
-    """All classes and forgetting of a line in a setting."""
+    """All classes and forgetting of a line in a setting, marked where an earlier recipe made them."""
     mine = [row for key, row in table.items() if key[:2] == (line, setting) and "all_classes" in row]
-    return spread([row["all_classes"] for row in mine]), spread([row["forgetting"] for row in mine])
+    mark = EARLIER_MARK if any(EARLIER in row for row in mine) else ""
+    return spread([row["all_classes"] for row in mine]), spread([row["forgetting"] for row in mine]) + mark
 
 
 # -- numbers of a row ------------------------------------------------------------------------------------------------
@@ -152,6 +159,12 @@ def _curvature(key: str) -> RowNumber:
     return lambda row: curvature_means(None, row).get(key) if "curvature" in row else None
 
 
+def _distance(row: ResultRow) -> float | None:
+    """‖Δθ‖ of the adapter over the task after each measured state, mean over states."""
+    steps = [state["forgetting"] for state in row.get("curvature", {}).get("peft") or []]
+    return statistics.fmean(step["distance"] for step in steps if step) if any(steps) else None
+
+
 ROW_NUMBERS: dict[str, RowNumber] = {
     "accuracy": lambda row: row.get("all_classes"),
     "forgetting": lambda row: row.get("forgetting"),
@@ -170,5 +183,6 @@ ROW_NUMBERS: dict[str, RowNumber] = {
     "trace": _curvature("trace"),
     "bound_slack": _curvature("slack"),
     "first_order_share": _curvature("share"),
+    "distance": _distance,
 }
 MEASURED = {"memory": 0.03, "seconds": 0.03, "operations": 0.0}  # relative error of a ratio of costs, from one seed

@@ -12,7 +12,8 @@ from zofc.errors import RunError, nearest
 from zofc.evidence.demo import demo_table
 from zofc.evidence.devices import agreement_table, device_table, install_table, streams_table
 from zofc.evidence.estimators import estimators_table
-from zofc.evidence.glyph_studies import smoothing_table
+from zofc.evidence.flatness_table import curvature_note, watched_grid
+from zofc.evidence.glyph_studies import optimizers_table, smoothing_table
 from zofc.evidence.photographs import photographs_table
 from zofc.evidence.robustness import torture_table
 from zofc.evidence.rows import RowTable, accuracy_cells, read_evidence, result_rows
@@ -29,6 +30,7 @@ from zofc.evidence.scaling import (
     travel_table,
 )
 from zofc.evidence.serving import answers_table, calibration_table, teach_table
+from zofc.evidence.untested import prose
 from zofc.methods import SECTIONS
 from zofc.recipe.settings import describe_section, list_settings
 from zofc.report.grid import Grid
@@ -43,19 +45,19 @@ SHOWN_SETTINGS = {
     "caltech101-inc10": "Caltech-101",
 }
 SHOWN_LINES = {
-    "SimpleCIL": "SimpleCIL: class means, nothing trained",
-    "Ridge on an orthogonal projection of 8192 (not in the paper)": "Ridge on a projection, nothing trained",
+    "SimpleCIL": "SimpleCIL: class means",
+    "Ridge on an orthogonal projection within 64 MB (not in the paper)": "Ridge on a projection, 64 MB",
+    "Ridge on an orthogonal projection of 8192 (not in the paper)": "Ridge, 8,192 wide (512 MiB)",
     "Adapter + Cls., FO": "Adapter + classifier, first order",
     "ZO-FC": "ZO-FC: zeroth-order adapter, first-order classifier",
     "APER Adapter, FO": "APER, first order",
-    "EASE, FO": "EASE, first order",
-    "RanPAC's recipe: APER Adapter, FO + ridge on 8192": "RanPAC's recipe: first-order adapter, ridge on a projection",
-    "ZO-Ridge, 8192 wide (not in the paper)": "ZO-Ridge: zeroth-order adapter, ridge on a projection",
+    "RanPAC's recipe: APER Adapter, FO + ridge on 8192": "RanPAC's recipe, first order, 8,192 wide",
+    "ZO-Ridge (not in the paper)": "ZO-Ridge, 64 MB (default)",
+    "ZO-Ridge, 8192 wide (not in the paper)": "ZO-Ridge, 8,192 wide",
 }
 SHORT_STEPS = ("published", "published-first", "forward", "image", "image-24", "first", "late-3", "spsa", "first-fp32",
                "spsa-bf16")  # fmt: skip
-SPEED_STEPS = ("published", "published-first", "forward", "image", "image-24", "late-3", "first", "small-bf16",
-               "first-small-bf16")  # fmt: skip
+SPEED_STEPS = ("published", "published-first", "forward", "image", "image-24", "late-3", "first")
 BASELINES = ("published", "published-first", "autocast-first")  # steps that are not ours
 PLANS = {  # a plan of a step, with the rows of zeroth and of first order
     "as published, fp32": ("published", "published-first"),
@@ -157,6 +159,11 @@ def settings_tables() -> str:
 # -- documents -------------------------------------------------------------------------------------------------------
 
 
+def _optimizers(path: Path) -> Grid | str:
+    table = optimizers_table(result_rows(path)) if path.is_file() else None
+    return table if table and table.rows else "It has not been run."
+
+
 def _kinds(root: Path) -> dict[str, StepKind]:
     return measured_kinds([*step_rows(root, "step", "step_memory").values()])
 
@@ -167,6 +174,9 @@ DOCUMENT_TABLES: dict[str, Callable[[Path], Grid | str]] = {
     "demo table": lambda root: demo_table(result_rows(root / "results" / "demo.json")),
     "estimators table": lambda root: estimators_table(result_rows(root / "results" / "estimators.json")),
     "smoothing table": lambda root: smoothing_table(result_rows(root / "results" / "smoothing.json")),
+    "optimizers table": lambda root: _optimizers(root / "results" / "optimizers.json"),
+    "watched lines": lambda root: watched_grid(read_evidence(root / RESULTS)),
+    "how curvature was measured": lambda root: prose(curvature_note(read_evidence(root / RESULTS))),
     "step table": lambda root: steps_table(step_rows(root, "step"), SHORT_STEPS),
     "whole step table": lambda root: steps_table(step_rows(root, "step")),
     "little memory": lambda root: steps_table(step_rows(root, "step_memory")),

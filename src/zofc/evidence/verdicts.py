@@ -15,9 +15,12 @@ interval; comparisons with fewer seeds than the others are left out of it. The v
 - *inconclusive* if neither holds; with the mean and spread of now, so many seeds would put the interval on one side;
 - *untested* if there is no comparison, or its premise (another claim) is not borne out in any setting.
 
-Not compared are failed runs, settings whose tasks bring no new classes, and forgetting of lines that end below twice
-chance (mean over seeds). Each comparison is judged by itself: of a hundred in which nothing differs, about five are
-not open.
+A claim about several methods is *inconclusive* as long as most of them were not measured, whatever the others say; how
+many were is told beside the effect. All comparisons of a claim are on one metric.
+
+Not compared are failed runs, rows of an earlier recipe, settings whose tasks bring no new classes, and forgetting of
+lines that end below twice chance (mean over seeds). Each comparison is judged by itself: of a hundred in which nothing
+differs, about five are not open.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ from itertools import product
 from typing import Any
 
 from zofc.evidence.claims import Claim, ClaimFormula, Expectation
-from zofc.evidence.rows import MEASURED, RowTable, adds_classes, learned_anything
+from zofc.evidence.coverage import ALL_MEASURED, Coverage, coverage_of
+from zofc.evidence.rows import EARLIER, MEASURED, RowTable, adds_classes, learned_anything
 
 SUPPORTED, CONTRADICTED, INCONCLUSIVE, UNTESTED = "supported", "contradicted", "inconclusive", "untested"
 VERDICTS = (SUPPORTED, CONTRADICTED, INCONCLUSIVE, UNTESTED)
@@ -88,6 +92,7 @@ class Verdict:
     comparisons: tuple[Comparison, ...] = ()
     effect: Interval | None = None
     seeds_needed: int | None = None  # of an inconclusive claim
+    measured: Coverage = ALL_MEASURED
     why: str = ""  # it is untested
 
     @property
@@ -115,9 +120,10 @@ def judge(claim: Claim, table: RowTable, by_id: Mapping[str, Claim]) -> Verdict:
     if not comparisons:
         return Verdict(claim, UNTESTED, why=claim.untested or "not measured")
     effect = interval_of(*_pooled(comparisons))
-    word = _word(comparisons, effect.side(claim.expect))
-    needed = seeds_needed(comparisons, claim.expect) if word == INCONCLUSIVE else None
-    return Verdict(claim, word, tuple(comparisons), effect, needed)
+    measured = coverage_of(claim, [(one.lines, one.setting) for one in comparisons], table)
+    word = INCONCLUSIVE if measured.too_little else _word(comparisons, effect.side(claim.expect))
+    needed = None if word != INCONCLUSIVE or measured.too_little else seeds_needed(comparisons, claim.expect)
+    return Verdict(claim, word, tuple(comparisons), effect, needed, measured)
 
 
 def _word(comparisons: Sequence[Comparison], side: int) -> str:
@@ -149,6 +155,8 @@ def _by_seed(formula: ClaimFormula, lines: tuple[str, ...], setting: str, table:
     values = {}
     for seed in seeds:
         rows = [table.get((line, setting, seed)) for line in lines]
+        if any(EARLIER in row for row in rows if row is not None):
+            continue
         value = formula.value([row for row in rows if row is not None]) if formula.enough(rows) else None
         if value is not None and math.isfinite(value):
             values[seed] = value
@@ -216,7 +224,8 @@ def effect_words(verdict: Verdict) -> str:
     shown = f"{mean}{unit}, one seed" if math.isinf(effect.low) else f"{mean} [{low}, {high}]{unit}"
     if len(verdict.comparisons) > 1:
         shown += "; {}/{}/{}".format(*verdict.counts)
-    if verdict.word != INCONCLUSIVE:
+    shown += "".join(f"; {text}" for text in (verdict.measured.words, verdict.claim.note) if text)
+    if verdict.word != INCONCLUSIVE or verdict.measured.too_little:
         return shown
     if verdict.seeds_needed is None:
         exact = any(formula.metric in MEASURED for formula in verdict.claim.compare)
@@ -242,6 +251,7 @@ def _claim_json(verdict: Verdict) -> dict[str, Any]:
         "expect": claim.expect.model_dump(exclude_none=True),
         "effect": _interval_json(verdict.effect),
         "for_against_open": verdict.counts,
+        "measured": verdict.measured.counts,
         "seeds_needed": verdict.seeds_needed,
         "comparisons": [
             {"lines": one.lines, "metric": one.metric, "setting": one.setting, "side": one.side,
