@@ -73,7 +73,7 @@ function show({ phase, step, steps, loss, accuracy, held_back: heldBack, right, 
 }
 
 /** What a lesson did to the classes known before it, in a sentence. @param {import("./api.js").Lesson} lesson */
-function forgotten({ accuracy_before: before, accuracy_after: after, right_before: rightBefore, right_after: rightAfter }) {
+export function forgotten({ accuracy_before: before, accuracy_after: after, right_before: rightBefore, right_after: rightAfter }) {
   const known = state.classes.filter(({ id }) => (before[id] ?? null) !== null && (after[id] ?? null) !== null);
   if (!known.length) return "Try it with other pictures.";
   const lost = known.filter(({ id }) => Math.round(Number(after[id])) < Math.round(Number(before[id])));

@@ -2,6 +2,7 @@
 // What it remembers: accuracy of each class before and after the last lesson, over all lessons, and undo.
 import { api } from "./api.js";
 import { byId, count, duration, list, make, percent, score, tell } from "./dom.js";
+import { forgotten } from "./lesson.js";
 import { attempt, follow, state } from "./state.js";
 
 /** @typedef {import("./api.js").Lesson} Lesson */
@@ -104,7 +105,8 @@ function draw() {
   body.replaceChildren(
     make("p", { class: "soft lead" }, "How many of the pictures held back it answers right. Those that it gets wrong after a lesson, and did not before, it has forgotten; of a few pictures, one may be chance."),
     make("div", { class: "tables" },
-      last ? make("div", { class: "wide", tabIndex: 0, role: "region", "aria-label": "The last lesson" }, lastTable(last)) : "",
+      last ? make("div", { class: "wide", tabIndex: 0, role: "region", "aria-label": "The last lesson" }, lastTable(last),
+        last.kind === "lesson" && make("p", { class: "soft", id: "forgotten" }, forgotten(last))) : "",
       lessons.length ? make("div", { class: "wide", tabIndex: 0, role: "region", "aria-label": "All lessons" }, heatMap(lessons)) : "",
       make("div", { class: "past" }, make("div", { class: "row spread" }, make("h3", {}, "Lessons"), undoButton(running)), historyList(state.lessons))));
 }
