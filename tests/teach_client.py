@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from http.client import HTTPConnection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -26,6 +27,8 @@ from PIL import Image
 from zofc.data.source import SourceOptions, open_source
 
 if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext  # not on every platform
+
     from zofc.teach.lessons import Teacher
 
 GLYPHS = 12  # images of each class
@@ -137,8 +140,12 @@ def served(run: Path, *words: str, port: int = 0) -> Iterator[Client]:
             process.stdout.close()
 
 
-FORKS = multiprocessing.get_context("forkserver")  # torch is imported once for all of its processes
-FORKS.set_forkserver_preload(["zofc.teach.start", "zofc.learner", "zofc.advice.choice", "timm"])
+@cache
+def _forks() -> ForkServerContext:
+    """Processes that start quickly: torch is imported once for all of them."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["zofc.teach.start", "zofc.learner", "zofc.advice.choice", "timm"])
+    return context
 
 
 def _serve(run: Path, token: str, said: Connection) -> None:
@@ -152,8 +159,8 @@ def _serve(run: Path, token: str, said: Connection) -> None:
 def forked(run: Path) -> Iterator[tuple[Client, BaseProcess]]:
     """The server of `zofc teach` on a run that was begun, in a process that starts quickly; killed at the end."""
     token = secrets.token_urlsafe(16)
-    said, theirs = FORKS.Pipe(duplex=False)
-    process = FORKS.Process(target=_serve, args=(run, token, theirs))
+    said, theirs = _forks().Pipe(duplex=False)
+    process = _forks().Process(target=_serve, args=(run, token, theirs))
     process.start()
     theirs.close()
     try:

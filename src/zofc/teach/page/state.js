@@ -109,7 +109,7 @@ export function watch() {
     if (document.hidden || waiting) return;
     api.status().then(status => {
       const before = state.status;
-      if (!state.uploading) state.status = status; // else what is read after the upload
+      state.status = status;
       if (before && (before.revision !== status.revision || before.lesson?.number !== status.lesson?.number)) return refresh();
       return undefined;
     }).catch(report);
