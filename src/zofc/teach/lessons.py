@@ -86,7 +86,7 @@ class Teacher:
         try:
             plan = plan_lesson(self.store.taught, self.store.path, self.learner)
             self.store.in_use = plan.in_use
-            self.progress = LessonProgress(plan.number, plan.images, len(plan.tests), plan.trains)
+            self.progress = LessonProgress(plan.number, plan.images, len(plan.tests), plan.trains, plan.passes)
             name = f"lesson {plan.number}"
             self._lesson = Thread(target=self._teach, args=(plan, self.progress), name=name, daemon=True)
             self._lesson.start()

@@ -26,6 +26,7 @@ class LessonProgress:
     images: int  # that it learns from
     tests: int = 0  # held-back images
     trains: bool = False  # an adapter or rows, step by step
+    passes: int = 1  # through the images, before anything is trained
     phase: Stage = "features"
     done: int = 0  # images, or steps of the adapter
     total: int | None = None
@@ -69,7 +70,7 @@ class LessonProgress:
         self._looked = now
         self.done += count
         while self.total and self.done > self.total:  # some methods pass through all images more than once
-            self.total += self.images
+            self.total += max(1, self.images)
         self._report()
 
     # -- as a listener -----------------------------------------------------------------------------------------------
@@ -93,7 +94,10 @@ class LessonProgress:
     def seconds_left(self) -> float | None:
         """Of the whole lesson, by the time that images and steps have taken so far; None while that is not known."""
         before, left = self.phase in ("before", "features"), max(0, (self.total or 0) - self.done)
-        images, steps = {"before": self.images + self.tests, "testing": 0}.get(self.phase, self.tests), 0.0
+        images, steps = (
+            {"before": self.images * self.passes + self.tests, "testing": 0}.get(self.phase, self.tests),
+            0.0,
+        )
         if self.phase == "adapter":
             if not self.done:
                 return None
