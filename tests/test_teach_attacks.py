@@ -298,10 +298,22 @@ def test_a_service_for_others_says_what_it_opens_and_has_no_page(tmp_path: Path)
     with served(tmp_path / "taught", *QUICK, "--api-only", "--host", "0.0.0.0") as server:
         assert "Warning: --host 0.0.0.0 opens this server to every machine that can reach this one" in server.said
         assert "API: http://127.0.0.1:" in server.said and "open:" not in server.said
-        for address in own_addresses("0.0.0.0")[1:]:
-            assert f"http://{address}:{server.port}/api/v1/" in server.said
+        assert server.process is not None and server.process.stdout is not None
+        line = server.process.stdout.readline()
+        for address in line.removeprefix("from other machines: ").split() if line.startswith("from") else ():
+            assert address.startswith("http://") and address.endswith(f":{server.port}/api/v1/")
+            assert "127.0.0.1" not in address and "0.0.0.0" not in address
         assert server.call("GET", "/status")["classes"] == 0
         assert [server.ask("GET", path)[0] for path in ("/", "/page/main.js")] == [404, 404]
+
+
+def test_a_server_for_all_addresses_knows_those_of_its_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET, 0, 0, "", (address, 0)) for address in ("127.0.1.1", "10.0.0.3", "10.0.0.3")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: found)
+    monkeypatch.setattr(socket.socket, "connect", lambda *_: None)
+    monkeypatch.setattr(socket.socket, "getsockname", lambda _: ("192.168.1.7", 5), raising=False)
+    assert own_addresses("0.0.0.0") == ["127.0.0.1", "10.0.0.3", "192.168.1.7"]
+    assert own_addresses("192.168.1.7") == ["192.168.1.7"]
 
 
 def test_what_a_server_for_all_addresses_accepts() -> None:

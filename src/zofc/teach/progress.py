@@ -94,10 +94,8 @@ class LessonProgress:
     def seconds_left(self) -> float | None:
         """Of the whole lesson, by the time that images and steps have taken so far; None while that is not known."""
         before, left = self.phase in ("before", "features"), max(0, (self.total or 0) - self.done)
-        images, steps = (
-            {"before": self.images * self.passes + self.tests, "testing": 0}.get(self.phase, self.tests),
-            0.0,
-        )
+        coming = {"before": self.images * self.passes + self.tests, "testing": 0}
+        images, steps = coming.get(self.phase, self.tests), 0.0
         if self.phase == "adapter":
             if not self.done:
                 return None

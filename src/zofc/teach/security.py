@@ -93,7 +93,8 @@ def own_addresses(host: str) -> list[str]:
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # sends nothing: the system chooses the address it would send from
         found.append(str(probe.getsockname()[0]))
-    return [found[0], *dict.fromkeys(one for one in found if not ipaddress.ip_address(one).is_loopback)]
+    others = {one: ipaddress.ip_address(one) for one in found}
+    return [found[0], *(one for one, kind in others.items() if not (kind.is_loopback or kind.is_unspecified))]
 
 
 def _bracket(host: str) -> str:
