@@ -44,7 +44,8 @@ function draw() {
   const button = byId("teach-button");
   say(button, running ? "Teaching…" : text);
   button.disabled = running || Boolean(why) || !state.connected;
-  say(byId("teach-why"), running ? "Predictions answer with what was learned before." : why || hint);
+  const before = state.classes.some(one => one.learned) ? "Predictions answer with what was learned before." : "";
+  say(byId("teach-why"), running ? before : why || hint);
   const left = !running && byId("lesson").contains(document.activeElement);
   byId("lesson").hidden = !running;
   if (left) byId("teach").focus({ preventScroll: true }); // the keyboard stays where it was
@@ -79,7 +80,7 @@ export function forgotten({ accuracy_before: before, accuracy_after: after, righ
   const lost = known.filter(({ id }) => Math.round(Number(after[id])) < Math.round(Number(before[id])));
   if (!lost.length) return "Of every class it knew, no fewer held-back pictures are right than before.";
   const pictures = lost.map(({ id }) => rightBefore[id] - rightAfter[id]); // not told by lessons of earlier versions
-  const few = pictures.every(number => number === 1) ? " One picture of each decides: it may be chance." : "";
+  const few = pictures.every(number => number === 1) ? ` It is one picture${lost.length > 1 ? " of each" : ""}, which may be chance.` : "";
   return `Fewer held-back pictures of ${list(lost.map(({ name }) => name))} are right than before.${few}`;
 }
 
