@@ -135,7 +135,7 @@ GROWN = {  # lines that features since version 0.1 added to older files
     "bundles that cannot be used": 4,  # errors
     "one run in several processes, double precision": 213,  # training, optim, data, cli, methods
     "flatness along the steps of tasks": 200,  # analysis, report, cli
-    "a most number of steps, lessons that tell how far they are": 45,  # recipe, methods, studies, learner, training
+    "a most number of steps, lessons that tell how far they are": 55,  # recipe, methods, studies, learner, training
     "steps that a journal can say": 70,  # optim, training, runfolder
     "kills, damage and second processes, which do no harm": 240,  # runfolder, training
     "grids on a cluster": 53,  # cli, evidence, runfolder/files.py
