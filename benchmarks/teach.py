@@ -162,8 +162,8 @@ def main() -> None:
             shown.add_row(backbone, str(load["clients"]), str(load["lessons"]), *(f"{cell:.1f}" for cell in cells))
     Console().print(shown)
     if options.out:
-        settings = {"seconds": options.seconds, "repeats": options.repeats}
-        content = {**settings, "rows": rows, "environment": environment(torch.device("cpu"))}
+        asked = {"seconds": options.seconds, "repeats": options.repeats}
+        content = {**asked, "rows": rows, "environment": environment(torch.device("cpu"))}
         options.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
