@@ -78,7 +78,7 @@ export function forgotten({ accuracy_before: before, accuracy_after: after, righ
   const known = state.classes.filter(({ id }) => (before[id] ?? null) !== null && (after[id] ?? null) !== null);
   if (!known.length) return "Try it with other pictures.";
   const lost = known.filter(({ id }) => Math.round(Number(after[id])) < Math.round(Number(before[id])));
-  if (!lost.length) return "Of every class it knew, no fewer held-back pictures are right than before.";
+  if (!lost.length) return "No class that it knew has fewer held-back pictures right than before.";
   const pictures = lost.map(({ id }) => rightBefore[id] - rightAfter[id]); // not told by lessons of earlier versions
   const few = pictures.every(number => number === 1) ? ` It is one picture${lost.length > 1 ? " of each" : ""}, which may be chance.` : "";
   return `Fewer held-back pictures of ${list(lost.map(({ name }) => name))} are right than before.${few}`;
