@@ -507,10 +507,12 @@ def test_an_open_page_goes_on_after_a_restart_and_is_disabled_by_a_new_token(own
     card(chromium, "owl")
     chromium.open(f"{server.url}?token={first}")  # a bookmark
     card(chromium, "owl")
+    chromium.click(f"{card(chromium, 'owl')} .row > button:last-child")
+    chromium.until("Boolean(document.querySelector('dialog[open]'))")
     server.stop()
     server.start("--new-token")
     assert server.token != first
-    chromium.until("document.querySelector('main').inert")
+    chromium.until("document.querySelector('main').inert && !document.querySelector('dialog')")
     assert text(chromium, "#offline").endswith("open the address that zofc teach printed when it was started.")
     assert not chromium.run("document.getElementById('offline').hidden")
     assert chromium.run("document.querySelectorAll('.message.error').length") == 0

@@ -76,7 +76,8 @@ function draw() {
   else if (!offline.textContent) {
     offline.append("The server has stopped. Start it again with ", make("code", {}, `zofc teach ${status?.run ?? "RUN"}`), ": this page then goes on by itself, or tells you to open another address.");
   }
-  for (const part of document.querySelectorAll("main, dialog")) part.toggleAttribute("inert", refused);
+  document.querySelector("main")?.toggleAttribute("inert", refused);
+  if (refused) for (const dialog of document.querySelectorAll("dialog")) dialog.close();
   byId("export").hidden = refused || !state.classes.some(one => one.learned);
   if (!status) return;
   say(byId("about"), `${status.run.split(/[\\/]/).pop()} · ${status.learner} · ${status.backbone} · ${status.device}`);
