@@ -1,10 +1,11 @@
 """How fast `zofc teach` answers: predictions a second and their latency with 1 and 16 clients, with and without
-lessons; and the time from starting it to a first lesson of two classes.
+lessons; and the first minute: seconds from starting it to a first lesson of two classes, step by step.
 
-    python benchmarks/teach.py --seconds 12 --out results/teach.json
+    python benchmarks/teach.py --out results/teach.json
 
 The server is a process of its own, asked over a socket; each client sends one JPEG of 500 × 375 pixels at a time, over
-a new connection. While a lesson is to run, one is made, undone and made again. Clients and server share the machine.
+a new connection. While a lesson is to run, one is made, undone and made again. All loads are measured one after the
+other, several times over, and their answers taken together. Clients and server share the machine.
 Backbones beside the embedded one are read from $ZOFC_DATA/backbones and left out where they are not there.
 """
 
@@ -19,6 +20,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -70,35 +72,68 @@ def lessons(server: Client, wanted: bool) -> Iterator[list[float]]:
                 teaching.result()
 
 
-def measure_load(server: Client, clients: int, wanted: bool, seconds: float) -> Load:
-    """Answers a second and their latency."""
-    photos = [encoded_photo(number) for number in range(clients)]
-    with lessons(server, wanted) as made, ThreadPoolExecutor(clients) as pool:
+@dataclass
+class Answers:
+    """What clients got under a load."""
+
+    clients: int
+    wanted: bool  # lessons
+    times: list[float] = field(default_factory=list)  # seconds of each answer
+    lessons: list[float] = field(default_factory=list)  # seconds of each
+    rates: list[float] = field(default_factory=list)  # answers a second, of each measurement
+
+    def describe(self) -> Load:
+        """Answers a second and their latency."""
+        middle, slow = (1000 * float(np.quantile(self.times, share)) for share in (0.5, 0.99))
+        return {
+            "clients": self.clients, "lessons": len(self.lessons), "answers": len(self.times),
+            "answers_per_second": float(np.mean(self.rates)), "each": self.rates, "median_ms": middle, "p99_ms": slow,
+            "lesson_s": float(np.mean(self.lessons)) if self.lessons else None,
+        }  # fmt: skip
+
+
+def measure_load(server: Client, load: Answers, seconds: float) -> None:
+    """Measure a load once more."""
+    photos = [encoded_photo(number) for number in range(load.clients)]
+    with lessons(server, load.wanted) as made, ThreadPoolExecutor(load.clients) as pool:
         clock = time.perf_counter()
-        times = np.concatenate(list(pool.map(lambda photo: ask_until(server, clock + seconds, photo), photos)))
+        times = list(pool.map(lambda photo: ask_until(server, clock + seconds, photo), photos))
         taken = time.perf_counter() - clock
-    middle, slow = (1000 * float(np.quantile(times, share)) for share in (0.5, 0.99))
-    return {
-        "clients": clients, "lessons": len(made), "answers": len(times), "answers_per_second": len(times) / taken,
-        "median_ms": middle, "p99_ms": slow, "lesson_s": float(np.mean(made)) if made else None,
-    }  # fmt: skip
+    load.times += [one for each in times for one in each]
+    load.rates.append(sum(map(len, times)) / taken)
+    load.lessons += made
 
 
-def measure(backbone: str, settings: list[str], seconds: float) -> dict[str, Any]:
+def measure(backbone: str, settings: list[str], seconds: float, repeats: int) -> dict[str, Any]:
     """All loads on a backbone, after a first lesson that is timed from the start of the command."""
     pictures = glyphs(3, LATER_PICTURES)
     names = list(pictures)
     clock = time.perf_counter()
+    reached: dict[str, float] = {}  # seconds since the command
+
+    def reach(step: str) -> None:
+        reached[step] = time.perf_counter() - clock
+
     with tempfile.TemporaryDirectory() as folder, served(Path(folder) / "run", *settings) as server:
+        reach("answering")
         for name in names[:2]:
             server.add(name, pictures[name][:FIRST_PICTURES])
+        reach("pictures")
         server.teach()
-        first = time.perf_counter() - clock
+        reach("taught")
+        server.send("/predict", [("photo.jpg", encoded_photo(0))])
+        reach("answer")
         learner = server.call("GET", "/status")["learner"]
         server.add(names[2], pictures[names[2]])
         ask_until(server, time.perf_counter() + 1, encoded_photo(0))
-        loads = [measure_load(server, clients, wanted, seconds) for wanted in (False, True) for clients in CLIENTS]
-    return {"backbone": backbone, "learner": learner, "first_lesson_s": first, "loads": loads}
+        loads = [Answers(clients, wanted) for wanted in (False, True) for clients in CLIENTS]
+        for _ in range(repeats):
+            for load in loads:
+                measure_load(server, load, seconds)
+    return {
+        "backbone": backbone, "learner": learner, "first_lesson_s": reached["taught"], "first_minute": reached,
+        "loads": [load.describe() for load in loads],
+    }  # fmt: skip
 
 
 def settings_of(backbone: str) -> list[str] | None:
@@ -112,7 +147,8 @@ def settings_of(backbone: str) -> list[str] | None:
 def main() -> None:
     """Measure every backbone and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=15.0, help="of each load")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each load, each time")
+    parser.add_argument("--repeats", type=int, default=3, help="measurements of each load")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     shown = Table("backbone", "clients", "lessons", "answers/s", "median (ms)", "p99 (ms)")
@@ -120,13 +156,14 @@ def main() -> None:
     for backbone in SHOWN:
         if (settings := settings_of(backbone)) is None:
             continue
-        rows.append(measure(backbone, settings, options.seconds))
+        rows.append(measure(backbone, settings, options.seconds, options.repeats))
         for load in rows[-1]["loads"]:
             cells = (load["answers_per_second"], load["median_ms"], load["p99_ms"])
             shown.add_row(backbone, str(load["clients"]), str(load["lessons"]), *(f"{cell:.1f}" for cell in cells))
     Console().print(shown)
     if options.out:
-        content = {"seconds": options.seconds, "rows": rows, "environment": environment(torch.device("cpu"))}
+        asked = {"seconds": options.seconds, "repeats": options.repeats}
+        content = {**asked, "rows": rows, "environment": environment(torch.device("cpu"))}
         options.out.write_text(json.dumps(content, indent=1) + "\n")
 
 

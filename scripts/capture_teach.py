@@ -1,5 +1,6 @@
 """Makes the picture of `zofc teach` in the README, in a real browser: photographs of three classes are dropped as a
-folder, taught and asked for, a fourth is added, and the page shows what was forgotten.
+folder, taught and asked for, with one of none of them; a fourth that resembles one of them is added, and the page shows
+what was forgotten.
 
     ZOFC_DATA=DATA python scripts/capture_teach.py
 
@@ -22,7 +23,7 @@ from chromium import Chromium
 from teach_page import TeachServer, ask, open_page, teach, wait_for_lesson, wait_for_uploads
 from zofc.data.source import SourceOptions, open_source
 
-FIRST, LATER = ("butterfly", "elephant", "sunflower"), "starfish"
+FIRST, LATER, STRANGE = ("butterfly", "elephant", "lobster"), "crayfish", "airplanes"
 TRAINED, TRIED = 20, 1  # pictures of each class
 WIDTH, HEIGHT = 1280, 860
 SHOWN = 960  # pixels, width of the picture
@@ -35,9 +36,9 @@ def photographs(source: str, folder: Path) -> dict[str, list[Path]]:
     data = open_source(source, SourceOptions(per_class=TRAINED, test_per_class=TRIED))
     names = [name.lower() for name in data.classes]
     tried: dict[str, list[Path]] = {}
-    for name in (*FIRST, LATER):
+    for name in (*FIRST, LATER, STRANGE):
         for kind, part in (("taught", data.train), ("tried", data.test)):
-            place = folder / (kind if name in FIRST else f"{kind}-later") / name
+            place = folder / (kind if name in FIRST else f"{kind}-{'later' if name == LATER else 'strange'}") / name
             place.mkdir(parents=True)
             for number, index in enumerate(np.flatnonzero(part.labels == names.index(name))):
                 part.images.load(int(index)).save(place / f"{name}-{number + 1}.jpg", quality=92)
@@ -68,16 +69,18 @@ def story(chromium: Chromium, folder: Path, tried: dict[str, list[Path]]) -> Fra
     frame(frames, chromium, 1200)
     wait_for_lesson(chromium, 1)
     frame(frames, chromium, 1500)
-    ask(chromium, [file for name in FIRST for file in tried[name]])
-    frame(frames, chromium, 2500)
+    ask(chromium, [file for name in (*FIRST, STRANGE) for file in tried[name]])
+    assert "None of these" in chromium.run("document.querySelector('#answers > li').textContent")
+    frame(frames, chromium, 3000)
     chromium.drop("#new-class", [folder / "taught-later"])
     wait_for_uploads(chromium, LATER, TRAINED)
     chromium.run("scrollTo(0, 0)")
     frame(frames, chromium, 1500)
     teach(chromium, 2)
-    ask(chromium, [file for files in tried.values() for file in files])
+    ask(chromium, [file for name in (*FIRST, LATER) for file in tried[name]])
     chromium.run("scrollTo(0, 0)")
-    frame(frames, chromium, 2000)
+    frame(frames, chromium, 2500)
+    assert chromium.run("Boolean(document.querySelector('#before-after .down'))")  # else it is another story
     chromium.run("document.getElementById('messages').replaceChildren()")
     chromium.run("document.getElementById('memory').scrollIntoView({block: 'end'})")
     frame(frames, chromium, 4000)

@@ -21,9 +21,9 @@ LESSON_PATIENCE = 240  # seconds
 class TeachServer:
     """`zofc teach` on one run folder, which can be stopped and started again at the same address."""
 
-    def __init__(self, run: Path, *settings: str) -> None:
-        """Serve a run folder; `settings` are for a new one."""
-        self.run, self.settings, self.port = run, settings, 0
+    def __init__(self, run: Path, *settings: str, token: str | None = TOKEN) -> None:
+        """Serve a run folder; `settings` are for a new one. Without a `token`, that of the run folder is used."""
+        self.run, self.settings, self.given, self.port, self.token = run, settings, token, 0, ""
         self.process: subprocess.Popen[str] | None = None
 
     @property
@@ -31,21 +31,23 @@ class TeachServer:
         """The address of the page."""
         return f"http://127.0.0.1:{self.port}/"
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         """Start the server and wait until it has said its address."""
         command = [sys.executable, "-m", "zofc", "teach", self.run.name, "--no-browser", "--port", str(self.port)]
+        kept = {key: value for key, value in os.environ.items() if key != "ZOFC_TEACH_TOKEN"}
+        given = {} if self.given is None else {"ZOFC_TEACH_TOKEN": self.given}
         self.process = subprocess.Popen(
-            [*command, *(self.settings if not self.run.exists() else ())],
-            cwd=self.run.parent, env={**os.environ, "ZOFC_TEACH_TOKEN": TOKEN, "PYTHONUNBUFFERED": "1"},
+            [*command, *options, *(self.settings if not self.run.exists() else ())],
+            cwd=self.run.parent, env={**kept, **given, "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         assert self.process.stdout is not None
         said = ""
-        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/", said)):
+        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)", said)):
             line = self.process.stdout.readline()
             assert line, said
             said += line
-        self.port = int(found[1])
+        self.port, self.token = int(found[1]), found[2]
 
     def stop(self) -> None:
         """Stop the server as Ctrl-C does, and wait for its end."""
@@ -59,7 +61,7 @@ def open_page(server: TeachServer, profile: Path) -> Chromium:
     """A browser with the page of a server."""
     chromium = Chromium(profile, *CAMERA)
     chromium.own = ("data:", "blob:", server.url)
-    chromium.open(f"{server.url}?token={TOKEN}")
+    chromium.open(f"{server.url}?token={server.token}")
     chromium.until("document.documentElement.dataset.ready")
     return chromium
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import multiprocessing
 import os
 import re
 import secrets
@@ -13,7 +14,10 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from http.client import HTTPConnection
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +27,8 @@ from PIL import Image
 from zofc.data.source import SourceOptions, open_source
 
 if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext  # not on every platform
+
     from zofc.teach.lessons import Teacher
 
 GLYPHS = 12  # images of each class
@@ -132,6 +138,41 @@ def served(run: Path, *words: str, port: int = 0) -> Iterator[Client]:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+@cache
+def _forks() -> ForkServerContext:
+    """Processes that start quickly: torch is imported once for all of them."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["zofc.teach.start", "zofc.learner", "zofc.advice.choice", "timm"])
+    return context
+
+
+def _serve(run: Path, token: str, said: Connection) -> None:
+    from zofc.teach.start import TOKEN_VARIABLE, Options, serve
+
+    os.environ[TOKEN_VARIABLE] = token
+    serve(run, Options(port=0, browser=False), said.send)
+
+
+@contextmanager
+def forked(run: Path) -> Iterator[tuple[Client, BaseProcess]]:
+    """The server of `zofc teach` on a run that was begun, in a process that starts quickly; killed at the end."""
+    token = secrets.token_urlsafe(16)
+    said, theirs = _forks().Pipe(duplex=False)
+    process = _forks().Process(target=_serve, args=(run, token, theirs))
+    process.start()
+    theirs.close()
+    try:
+        while not (found := re.search(r"open: http://[^/]*:(\d+)/", said.recv())):
+            pass
+        client = Client(int(found[1]), token)
+        _wait(client)
+        yield client, process
+    finally:
+        process.kill()
+        process.join()
+        said.close()
 
 
 def _wait(client: Client, patience: float = 60) -> None:

@@ -31,6 +31,7 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/cli/recommend.py",
     "src/zofc/cli/replay.py",
     "src/zofc/cli/teach.py",
+    "src/zofc/data/class_names.py",
     "src/zofc/data/decode_cache.py",
     "src/zofc/data/formats.py",
     "src/zofc/data/scanning.py",
@@ -106,12 +107,14 @@ NEW = {  # files of features that version 0.1 did not have
     "src/zofc/teach/plan.py",
     "src/zofc/teach/problems.py",
     "src/zofc/teach/progress.py",
+    "src/zofc/teach/scores.py",
     "src/zofc/teach/security.py",
     "src/zofc/teach/server.py",
     "src/zofc/teach/start.py",
     "src/zofc/teach/state.py",
     "src/zofc/teach/stopping.py",
     "src/zofc/teach/store.py",
+    "src/zofc/teach/tokens.py",
     "src/zofc/teach/uploads.py",
     "src/zofc/training/adapter_check.py",
     "src/zofc/training/calibration.py",
@@ -136,7 +139,7 @@ GROWN = {  # lines that features since version 0.1 added to older files
     "bundles that cannot be used": 4,  # errors
     "one run in several processes, double precision": 213,  # training, optim, data, cli, methods
     "flatness along the steps of tasks": 200,  # analysis, report, cli
-    "a most number of steps, lessons that tell how far they are": 45,  # recipe, methods, studies, learner, training
+    "a most number of steps, lessons that tell how far they are": 55,  # recipe, methods, studies, learner, training
     "steps that a journal can say": 70,  # optim, training, runfolder
     "kills, damage and second processes, which do no harm": 240,  # runfolder, training
     "grids on a cluster": 53,  # cli, evidence, runfolder/files.py

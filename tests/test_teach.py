@@ -13,21 +13,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import zofc
 import zofc_device
 from teach_client import QUICK, Page, glyphs
 from zofc.analysis.replay import RunReplay
-from zofc.errors import RunError
+from zofc.errors import DataError, RunError
+from zofc.model.backbone import Backbone
 from zofc.model.image_ridge import ImageRidge
 from zofc.recipe import Recipe
 from zofc.runfolder.journal_records import SetStep
-from zofc.teach.lessons import Teacher
+from zofc.teach.lessons import Teacher, model_digest
 from zofc.teach.models import LessonStatus
+from zofc.teach.progress import LessonProgress
 from zofc.teach.server import api
-from zofc.teach.start import prepare_run
+from zofc.teach.start import FIRST_RUN, prepare_run
 from zofc.teach.state import Picture, Taught
 from zofc.teach.store import PictureStore
+from zofc.training.events import StepStatus
 from zofc.training.runs import start_run, train
 
 GLYPHS = glyphs(4)
@@ -121,6 +125,83 @@ def test_forgetting_for_good_leaves_no_file_of_a_class(page: Page, run: Path) ->
     assert page.http.post("/api/v1/lessons/undo").status_code == 422
 
 
+def test_a_class_that_was_never_taught_takes_no_undo_with_it(page: Page, run: Path) -> None:
+    teach_two(page)
+    page.add(NAMES[2], GLYPHS[NAMES[2]])
+    page.teach()
+    number = page.add(NAMES[3], GLYPHS[NAMES[3]])
+    assert page.http.delete(f"/api/v1/classes/{number}?for_good=true").status_code == 204
+    assert len(list((run / "taught/pictures").iterdir())) == 36
+    assert page.get("/status")["can_undo"]  # type: ignore[call-overload, index]
+    assert page.http.post("/api/v1/lessons/undo").status_code == 200
+    assert zofc.load(run).classes == tuple(NAMES[:2])
+
+
+def test_every_change_raises_the_revision_and_that_of_pictures_the_gallery(page: Page, run: Path) -> None:
+    def look() -> tuple[int, list[str]]:
+        return page.get("/status")["revision"], [one["gallery"] for one in page.classes().values()]  # type: ignore
+
+    first, second = teach_two(page)
+    pictures: Any = page.get(f"/classes/{first}/images")
+    changes: list[tuple[str, str, Any]] = [
+        ("DELETE", f"/images/{pictures[0]['id']}", None),
+        ("PATCH", f"/classes/{second}", {"name": "renamed"}),
+        ("POST", "/lessons/undo", None),
+        ("POST", "/classes", {"name": "more"}),
+    ]
+    seen = [look()]
+    for method, path, body in changes:
+        assert page.http.request(method, f"/api/v1{path}", json=body).status_code < 300
+        seen.append(look())
+    revisions = [revision for revision, _ in seen]
+    assert revisions == sorted(set(revisions))
+    galleries = [gallery for _, gallery in seen]
+    assert galleries[0][0] != galleries[1][0] and galleries[0][1] == galleries[1][1] == galleries[2][1]
+    assert look() == look()
+    assert PictureStore(run).revision > revisions[-1]  # a restart is a change
+
+
+def test_pictures_that_a_class_has_already_are_no_errors(page: Page) -> None:
+    number = page.add(NAMES[0], GLYPHS[NAMES[0]][:3])
+    files = [("files", (f"{i}.png", data)) for i, data in enumerate(GLYPHS[NAMES[0]][:5])]
+    answer = page.http.post(f"/api/v1/classes/{number}/images", files=files).json()
+    known: Any = page.get(f"/classes/{number}/images")
+    assert not answer["refused"] and len(answer["added"]) == 2 and len(known) == 5
+    assert {one["id"] for one in answer["present"]} == {one["id"] for one in known[:3]}
+
+
+@pytest.mark.parametrize("kind", ["export/run", "export/bundle?precision=none"])
+def test_exports_are_written_inside_the_run_and_leave_nothing(page: Page, run: Path, kind: str) -> None:
+    teach_two(page)
+    answer = page.http.get(f"/api/v1/{kind}")
+    assert answer.status_code == (200 if kind == "export/run" else 422)
+    assert list((run / "taught/exports").iterdir()) == []
+    if kind == "export/run":
+        assert not [name for name in zipfile.ZipFile(io.BytesIO(answer.content)).namelist() if "exports" in name]
+    (run / "taught/exports/left").mkdir()
+    with pytest.raises(RunError), PictureStore(run).opened():  # another process has it
+        pass
+    assert (run / "taught/exports/left").exists()
+
+
+def test_exports_that_a_kill_left_are_removed_at_the_start(run: Path) -> None:
+    (run / "taught/exports/left").mkdir(parents=True)
+    with PictureStore(run).opened():
+        assert not (run / "taught/exports").exists()
+
+
+def test_without_a_name_the_first_run_is_begun_and_then_one_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said: list[str] = []
+    assert prepare_run(None, QUICK, said.append) == FIRST_RUN == Path("runs/taught")
+    assert zofc.load(FIRST_RUN).classes == () and any("ZO-Ridge" in text for text in said)
+    second = prepare_run(None, QUICK, said.append)
+    assert second.name != "taught" and second.parent == tmp_path / "runs" and zofc.load(second).classes == ()
+    assert prepare_run(FIRST_RUN, (), said.append) == FIRST_RUN  # it is gone on with by its name
+
+
 def test_a_removed_picture_leaves_the_model_as_if_it_had_never_been_there(
     page: Page, run: Path, tmp_path: Path
 ) -> None:
@@ -144,7 +225,7 @@ def test_a_lesson_tells_how_far_it_is_in_the_order_of_its_stages(page: Page) -> 
     assert set(kinds[:-1]) == {"event: progress"} and kinds[-1] == "event: finished"
     reports = [json.loads(one.removeprefix("data: ")) for one in data[:-1]]
     assert all(set(one) == set(LessonStatus.model_fields) and one["number"] == 1 for one in reports)
-    order = ["features", "adapter", "readout", "testing"]
+    order = ["before", "features", "adapter", "readout", "testing"]
     stages = [order.index(one["phase"]) for one in reports]
     assert stages == sorted(stages)
     for one, other in pairwise(reports):
@@ -152,13 +233,82 @@ def test_a_lesson_tells_how_far_it_is_in_the_order_of_its_stages(page: Page) -> 
     assert all(one["steps"] is None or one["step"] <= one["steps"] for one in reports)
 
 
+def test_pictures_are_done_once_they_are_evaluated_and_a_lesson_is_cancelled_after_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a CPU with a large backbone: ridge regression on frozen features."""
+    zofc.Learner("ridge/base", [QUICK[0], "training.fixed_batches=true"]).save(tmp_path / "ridge")
+    extract, seen = Backbone.features, list[tuple[str, int, int]]()
+    with (store := PictureStore(tmp_path / "ridge")).opened():
+        page = Page(teacher := Teacher.open(store))
+        teach_two(page)
+        page.add(NAMES[2], glyphs(3, 60)[NAMES[2]])
+
+        def watched(backbone: Backbone, images: torch.Tensor) -> torch.Tensor:
+            progress = teacher.progress
+            assert progress is not None
+            seen.append((progress.phase, progress.done, len(images)))
+            progress.cancelled = len(seen) == 3
+            return extract(backbone, images)
+
+        monkeypatch.setattr(Backbone, "features", watched)
+        page.http.post("/api/v1/lessons")
+        assert "event: cancelled" in page.http.get("/api/v1/lessons/current/events").text
+    assert seen == [("before", 0, 4), ("features", 0, 16), ("features", 16, 16)]  # of 48, on one thread
+
+
+def test_few_images_at_a_time_change_no_result() -> None:
+    many, digests = glyphs(3, 18), set()
+    for few in (False, True):
+        learner = zofc.Learner("ridge/base", [QUICK[0], "training.fixed_batches=true"])
+        learner.model.most_at_once = max(8, learner.model.method.fixed_batch_size) if few else None
+        learner.learn({name: many[name] for name in NAMES[:2]})
+        learner.learn({name: many[name][:15] for name in NAMES[1:3]})
+        digests.add(model_digest(learner))
+    assert len(digests) == 1
+
+
+def test_the_time_that_is_left_is_that_of_the_whole_lesson(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("zofc.teach.progress.time.monotonic", lambda: clock[0])
+
+    def images(progress: LessonProgress, *counts: int) -> float | None:
+        """Images that take a tenth of a second each; the time that is left after them."""
+        for count in counts:
+            clock[0] += count / 10
+            progress.on_images(count)
+        return None if progress.seconds_left is None else round(progress.seconds_left, 6)
+
+    plain = LessonProgress(1, images=40, tests=10)
+    plain.enter("before", 10)
+    assert plain.seconds_left is None and images(plain, 0, 5) == 5.5 and images(plain, 5) == 5
+    plain.enter("features", 40)
+    assert images(plain, 0, 30) == 2
+    plain.enter("testing", 10)
+    assert images(plain, 0, 8) == 0.2
+    trained = LessonProgress(1, images=40, tests=10, trains=True)
+    trained.enter("features", 40)
+    assert images(trained, 0, 40) is None  # a step has not been seen yet
+    for step in (1, 2):
+        trained.step(StepStatus(0, 1, 0, 1, step, 6, 0.5, 50.0))
+        clock[0] += 3
+    assert trained.seconds_left == pytest.approx(12 + 5)  # four steps, then the readout and the tests
+    assert images(trained, 0) == 5 and trained.phase == "readout"
+
+
 def test_held_back_pictures_are_evaluated_and_runs_are_listed(page: Page, run: Path) -> None:
-    empty = {"accuracy": None, "classes": {}, "images": 0, "calibration_error": None}
+    empty = {"accuracy": None, "classes": {}, "right": {}, "tested": {}, "images": 0, "calibration_error": None}
     assert page.http.post("/api/v1/evaluate").json() == empty
     first, second = teach_two(page)
     measured = page.http.post("/api/v1/evaluate").json()
     lesson: Any = page.get("/lessons")
     assert measured["classes"] == lesson[-1]["accuracy_after"] and set(measured["classes"]) == {first, second}
+    assert measured["tested"] == lesson[-1]["tested"] == {first: 2, second: 2}
+    assert measured["right"] == lesson[-1]["right_after"] and not lesson[-1]["right_before"]
+    assert {key: 50.0 * right for key, right in measured["right"].items()} == measured["classes"]
+    assert [(one["right"], one["tested"]) for one in page.classes().values()] == [
+        (measured["right"][number], 2) for number in (first, second)
+    ]
     assert measured["images"] == 4 and 0 <= measured["accuracy"] <= 100 and measured["calibration_error"] is not None
     prepare_run(run.parent / "other", QUICK, lambda _: None)
     (run.parent / "no-run").mkdir()
@@ -345,6 +495,18 @@ def test_the_description_of_the_api_has_every_route(page: Page) -> None:
     assert {"progress", "finished", "failed", "cancelled"} == set(kinds)
 
 
+def test_an_index_of_lessons_without_counts_is_opened(page: Page, run: Path) -> None:
+    """As version 0.2 wrote it before it counted."""
+    teach_two(page)
+    index = run / "taught/taught.json"
+    content = json.loads(index.read_bytes())
+    for lesson in content["lessons"]:
+        for key in ("right_before", "right_after", "tested"):
+            del lesson[key]
+    taught = Taught.model_validate(content)
+    assert taught.lessons[-1].accuracy_after and not taught.lessons[-1].tested
+
+
 def test_undoing_twice_never_counts_a_picture_twice() -> None:
     picture = Picture(id="0" * 32, suffix=".png", owner="c1")
     picture.enter(1)
@@ -355,6 +517,36 @@ def test_undoing_twice_never_counts_a_picture_twice() -> None:
     assert not picture.in_model
     picture.undo(2)
     assert picture.in_model and picture.spans == [(1, None)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "\u200b", "dog\u200b", "\u202eevil", "\u2066dog", "\ufeffdog", "\u200d", "dog\u200d", "\u3164", "do\u115fg",
+        "\u2800", "\ufe0f", "\u0301", "a\u00adb",
+    ],
+)  # fmt: skip
+def test_names_with_what_nobody_sees_are_refused(name: str) -> None:
+    with pytest.raises(DataError, match=r"invisible character, U\+|needs a name of visible letters"):
+        Taught().add_class(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["👨\u200d👩\u200d👧", "🏳\ufe0f\u200d🌈", "❤\ufe0f", "می\u200cخواهم", "क्\u200dष", "7", "?", "犬"]
+)
+def test_names_of_any_script_and_emoji_are_kept_as_they_are(name: str) -> None:
+    assert Taught().add_class(name).name == name
+
+
+def test_names_that_look_alike_are_one_name() -> None:
+    taught = Taught()
+    for name in ("dog", "caf\u00e9", "می\u200cخواهم", "❤\ufe0f"):
+        taught.add_class(name)
+    for name in ("dog\ufe0f", "do\u200dg", "cafe\u0301", "  dog ", "میخواهم", "❤"):
+        with pytest.raises(DataError, match="already"):
+            taught.add_class(name)
+    taught.add_class("Dog")
+    assert taught.take_class("do\u200bg").name == "do\u200bg"  # a model that was made elsewhere is taken as it is
 
 
 def test_held_back_pictures_stay_held_back() -> None:

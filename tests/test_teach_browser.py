@@ -16,9 +16,24 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from chromium import PICTURES, PROGRAM, Chromium
-from teach_page import TeachServer, add_class, ask, card, class_names, facts, open_page, table, teach, wait_for_uploads
+from teach_client import Client
+from teach_page import (
+    LESSON_PATIENCE,
+    TeachServer,
+    add_class,
+    ask,
+    card,
+    class_names,
+    facts,
+    open_page,
+    table,
+    teach,
+    wait_for_lesson,
+    wait_for_uploads,
+)
 from zofc.data.source import SourceOptions, open_source
 
 pytest.importorskip("fastapi", reason="needs the extra: pip install zofc[teach]")
@@ -130,17 +145,19 @@ def test_a_fourth_class_shows_what_was_forgotten_and_its_name_stays_words(
     teach(chromium, 2)
     rows = table(chromium, "#before-after")
     assert [row[0] for row in rows] == ["fox", "hare", "owl", HOSTILE]
-    assert all(row[1].endswith("%") for row in rows[:3]) and rows[3][1] == "–" and rows[3][3] == "new"
+    assert all(row[1].endswith(" of 2") for row in rows[:3]) and rows[3][1] == "–" and rows[3][3] == "new"
     heat = table(chromium, "#heat-map")
     assert len(heat) == 4 and all(len(row) == 3 for row in heat) and heat[3][1] == "–"
     assert chromium.run("document.querySelectorAll('img[src=x]').length") == 0
     assert chromium.complaints == []
 
 
-def test_what_a_lesson_did_to_a_class_is_said_in_points(chromium: Chromium) -> None:
-    cases = "[[90.4, 71], [50, 100], [80, 80.2], [null, 60], [70, null]]"
+def test_what_a_lesson_did_to_a_class_is_said_in_pictures_or_for_older_lessons_in_points(chromium: Chromium) -> None:
+    cases = "[[90.4, 71], [50, 100], [80, 80.2], [null, 60], [70, null], [50, 100, 1], [75, 25, -2], [75, 75, 0]]"
     words = f"import('/page/memory.js').then(({{ change }}) => {cases}.map(pair => change(...pair).text))"
-    assert chromium.run(words) == ["▼ 19 points", "▲ 50 points", "as before", "new", "–"]
+    assert chromium.run(words) == [
+        "▼ 19 points", "▲ 50 points", "as before", "new", "–", "▲ 1 picture", "▼ 2 pictures", "as before",
+    ]  # fmt: skip
 
 
 def test_nothing_is_wider_than_the_screen_and_pictures_of_the_page_are_kept(chromium: Chromium) -> None:
@@ -329,3 +346,173 @@ def test_a_picture_is_removed_and_a_class_renamed_and_forgotten_and_taken_back(c
     assert all(len(lesson) == len(set(lesson)) for lesson in notes)
     assert faults(chromium) == []
     assert chromium.run("document.querySelectorAll('img[src=x]').length") == 0
+
+
+# -- another story, of a run that keeps its own token; in order, too ---------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TeachServer, Chromium]]:
+    server = TeachServer(tmp_path_factory.mktemp("own") / "run", *QUICK, token=None)
+    server.start()
+    browser = open_page(server, tmp_path_factory.mktemp("own-chromium"))
+    yield server, browser
+    browser.close()
+    server.stop()
+
+
+def tab_to(chromium: Chromium, found: str, most: int = 60) -> None:
+    """Press Tab until the focus is on an element that fulfils a condition on `e`."""
+    for _ in range(most):
+        chromium.press("Tab")
+        if chromium.run(f"(e => Boolean({found}))(document.activeElement)"):
+            assert chromium.run("document.activeElement.matches(':focus-visible')")  # it is seen where the focus is
+            return
+    raise AssertionError(f"Tab does not come to {found}")
+
+
+def test_two_classes_are_named_and_taught_and_tried_by_keyboard_alone(
+    own: tuple[TeachServer, Chromium], glyphs: dict[str, list[Path]]
+) -> None:
+    chromium = own[1]
+    chromium.run(  # what is announced, which goes by itself
+        "(messages => { globalThis.told = ''; new MutationObserver(() => { told += messages.textContent; })"
+        ".observe(messages, {childList: true}); })(document.querySelector('#messages[role=status][aria-live]'))"
+    )
+    for name in ("fox", "hare"):
+        tab_to(chromium, "e.id === 'new-name'")
+        chromium.ask("Input.insertText", text=name)
+        chromium.press("Enter")
+        number = card(chromium, name).split("'")[1]
+        tab_to(chromium, f"e.id === 'files-{number}'")
+        chromium.upload(":focus", glyphs[name][:TRAINED])  # as the dialog of files, which is the system's
+        wait_for_uploads(chromium, name, TRAINED)
+    tab_to(chromium, "e.id === 'teach-button' && !e.disabled")
+    chromium.press("Enter")
+    wait_for_lesson(chromium, 1)
+    assert "Lesson 1 is learned." in chromium.run("told")
+    chromium.until("document.activeElement.id === 'teach'")  # where the button was, which has nothing more to do
+    tab_to(chromium, "e.id === 'try-files'", 5)
+    chromium.upload(":focus", glyphs["fox"][TRAINED : TRAINED + 1])
+    spoken = "/^((fox|hare), [0-9]+ %|None of these)$/.test(document.getElementById('try-said').textContent)"
+    chromium.until(spoken)
+    tab_to(chromium, "e.getAttribute('aria-label') === 'The last lesson'")
+    assert [row[0] for row in table(chromium, ":focus table")] == ["fox", "hare"]
+    assert chromium.complaints == []
+
+
+def test_a_strange_picture_is_none_of_these(
+    own: tuple[TeachServer, Chromium], glyphs: dict[str, list[Path]], tmp_path: Path
+) -> None:
+    ramp = 2 * np.indices((64, 64)).sum(0)
+    Image.fromarray(ramp.astype(np.uint8)).convert("RGB").save(tmp_path / "ramp.png")
+    ask(own[1], [glyphs["hare"][TRAINED], tmp_path / "ramp.png"])
+    verdicts = (
+        "[...document.querySelectorAll('#answers > li')].map(e => e.querySelector('.verdict')?.textContent ?? '')"
+    )
+    strange, known = own[1].run(verdicts)  # the last first
+    assert strange.startswith("None of these") and known == ""
+
+
+def test_a_class_that_loses_held_back_pictures_is_shown_with_their_number(
+    own: tuple[TeachServer, Chromium], tmp_path: Path
+) -> None:
+    """More pictures of the character that hare is, under another name: they are answered in its place."""
+    chromium, source = own[1], open_source("glyphs", SourceOptions(per_class=60, test_per_class=1))
+    for index in np.flatnonzero(source.train.labels == 1)[TRAINED + TRIED :]:
+        source.train.images.load(int(index)).save(tmp_path / f"{index}.png")
+    add_class(chromium, "double", sorted(tmp_path.glob("*.png")))
+    teach(chromium, 2)
+    rows = {row[0]: row[1:] for row in table(chromium, "#before-after")}
+    assert rows["fox"] == ["2 of 2", "2 of 2", "as before"]
+    assert rows["hare"] in (["2 of 2", "0 of 2", "▼ 2 pictures"], ["2 of 2", "1 of 2", "▼ 1 picture"])
+    assert chromium.run("document.querySelector('#before-after .down').textContent") == rows["hare"][2]
+    assert "Fewer held-back pictures of hare are right than before." in text(chromium, "#forgotten")
+    assert f"{rows['hare'][1]} right" in facts(chromium, "hare")
+    assert table(chromium, "#heat-map")[1] == ["hare", "2 of 2", rows["hare"][1]]
+
+
+@pytest.mark.loopback
+def test_what_other_programs_change_is_seen_without_a_reload(own: tuple[TeachServer, Chromium]) -> None:
+    server, chromium = own
+    client = Client(server.port, server.token)
+    number = card(chromium, "fox").split("'")[1]
+    picture = client.call("GET", f"/classes/{number}/images")[0]["id"]
+    client.call("DELETE", f"/images/{picture}")
+    wait_for_uploads(chromium, "fox", TRAINED - 1)
+    client.call("PATCH", f"/classes/{number}", {"name": "vixen"})
+    card(chromium, "vixen")
+
+
+def test_pictures_that_are_dropped_again_are_no_errors(
+    own: tuple[TeachServer, Chromium], glyphs: dict[str, list[Path]]
+) -> None:
+    chromium = own[1]
+    chromium.run("document.getElementById('messages').replaceChildren()")
+    chromium.upload(f"{card(chromium, 'hare')} input[type=file]", glyphs["hare"][:TRAINED])
+    chromium.until("document.getElementById('messages').textContent.includes('already here')")
+    assert f"0 pictures added, {TRAINED} already here." in text(chromium, ".message")
+    assert chromium.run("document.querySelectorAll('.message.error').length") == 0
+
+
+def test_only_a_class_that_was_taught_is_forgotten_for_good(own: tuple[TeachServer, Chromium]) -> None:
+    chromium = own[1]
+    chromium.type("#new-name", "empty")
+    chromium.press("Enter")
+    for name, boxes in (("empty", 0), ("hare", 1)):
+        chromium.click(f"{card(chromium, name)} .row > button:last-child")
+        chromium.click(".gallery button.danger")
+        chromium.until("Boolean(document.getElementById('confirm-title'))")
+        assert chromium.run("document.querySelectorAll('dialog.small input').length") == boxes
+        if boxes:
+            assert "no earlier lesson can be undone" in text(chromium, "dialog.small label")
+        chromium.click("dialog.small button[value=no]")
+        chromium.until("!document.querySelector('dialog.small')")
+        chromium.press("Escape")
+        chromium.until("!document.querySelector('dialog')")
+
+
+def test_a_bundle_says_that_it_is_written_until_it_is_there(own: tuple[TeachServer, Chromium], tmp_path: Path) -> None:
+    chromium = own[1]
+    chromium.ask("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    chromium.run("document.getElementById('messages').replaceChildren()")
+    chromium.click("#export summary")
+    chromium.click("[data-export^='export/bundle']")
+    assert chromium.run("document.querySelector('[data-export^=\"export/bundle\"]').disabled")
+    waits = "document.getElementById('messages').textContent.includes('is being written')"
+    end = time.monotonic() + LESSON_PATIENCE
+    while not list(tmp_path.glob("*.zip")):
+        assert time.monotonic() < end
+        there = chromium.run("document.getElementById('messages').textContent.includes('in your downloads')")
+        assert there or chromium.run(waits)
+        time.sleep(0.2)
+    chromium.until(f"!{waits}")
+    assert not chromium.run("document.querySelector('[data-export^=\"export/bundle\"]').disabled")
+    names = zipfile.ZipFile(next(tmp_path.glob("*.zip"))).namelist()
+    assert any(name.endswith(".onnx") for name in names)
+    assert chromium.complaints == []
+
+
+def test_an_open_page_goes_on_after_a_restart_and_is_disabled_by_a_new_token(own: tuple[TeachServer, Chromium]) -> None:
+    """As a user restarts it: the same command, and no token of his own."""
+    server, chromium = own
+    first = server.token
+    server.stop()
+    chromium.until("!document.getElementById('offline').hidden")
+    server.start()
+    assert server.token == first
+    chromium.until("document.getElementById('offline').hidden")
+    chromium.type("#new-name", "owl")
+    chromium.press("Enter")
+    card(chromium, "owl")
+    chromium.open(f"{server.url}?token={first}")  # a bookmark
+    card(chromium, "owl")
+    chromium.click(f"{card(chromium, 'owl')} .row > button:last-child")
+    chromium.until("Boolean(document.querySelector('dialog[open]'))")
+    server.stop()
+    server.start("--new-token")
+    assert server.token != first
+    chromium.until("document.querySelector('main').inert && !document.querySelector('dialog')")
+    assert text(chromium, "#offline").endswith("open the address that zofc teach printed when it was started.")
+    assert not chromium.run("document.getElementById('offline').hidden")
+    assert chromium.run("document.querySelectorAll('.message.error').length") == 0

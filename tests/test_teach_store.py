@@ -3,9 +3,11 @@ an older index leaves, and who can read it."""
 
 from __future__ import annotations
 
+import io
 import random
 import shutil
 import stat
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,12 +16,14 @@ import pytest
 import zofc
 from teach_client import QUICK, Page, glyphs
 from zofc.errors import DataError, RunError
+from zofc.teach import start
 from zofc.teach import store as store_module
 from zofc.teach.lessons import Teacher
 from zofc.teach.plan import LessonPlan
 from zofc.teach.start import prepare_run
 from zofc.teach.state import Picture, Taught
 from zofc.teach.store import PictureStore, content_id
+from zofc.teach.tokens import kept_token
 
 GLYPHS = glyphs(3, 24)
 NAMES = list(GLYPHS)
@@ -162,6 +166,35 @@ def test_what_was_taught_is_for_the_user_alone(page: Page, run: Path) -> None:
     assert link.name.encode() not in page.http.get("/api/v1/export/run").content
     page.teacher.store.remove_link()
     assert not link.exists()
+
+
+def test_the_token_of_a_run_is_kept_where_only_the_user_reads_it(page: Page, run: Path) -> None:
+    folder = run / "taught"
+    token, file = kept_token(folder), folder / ".token"
+    assert kept_token(folder) == token and stat.S_IMODE(file.stat().st_mode) == 0o600
+    archive = zipfile.ZipFile(io.BytesIO(page.http.get("/api/v1/export/run").content))
+    assert not [name for name in archive.namelist() if "token" in name]
+    assert not [name for name in archive.namelist() if token.encode() in archive.read(name)]
+    renewed = kept_token(folder, renew=True)
+    assert renewed != token and kept_token(folder) == renewed
+    file.chmod(0o644)  # others may have read it
+    third = kept_token(folder)
+    assert third != renewed and stat.S_IMODE(file.stat().st_mode) == 0o600
+    file.write_text("short\n")
+    assert len(kept_token(folder)) == 32
+    assert [one.name for one in folder.iterdir() if "token" in one.name] == [".token"]
+
+
+def test_a_token_that_travels_unencrypted_is_not_kept(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ZOFC_TEACH_TOKEN", raising=False)
+    store = page.teacher.store
+    open_to_all = [start._token(store, start.Options(host="0.0.0.0")) for _ in range(2)]
+    assert len(set(open_to_all)) == 2 and not (store.folder / ".token").exists()
+    assert start._token(store, start.Options()) == start._token(store, start.Options(host="localhost"))
+    monkeypatch.setenv("ZOFC_TEACH_TOKEN", "given")
+    assert start._token(store, start.Options()) == "given"
+    with pytest.raises(RunError, match="unset it, or leave out --new-token"):
+        start._token(store, start.Options(new_token=True))
 
 
 # -- a lesson that cannot be copied to the run -------------------------------------------------------------------------

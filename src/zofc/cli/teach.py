@@ -42,6 +42,9 @@ def teach(
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="The first free one from 8321 by default.")] = None,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser.")] = True,
     api_only: Annotated[bool, typer.Option("--api-only", help="Serve the API without the page.")] = False,
+    new_token: Annotated[
+        bool, typer.Option("--new-token", help="Make a new token: addresses that were opened before end.")
+    ] = False,
     device: DeviceName = None,
     plugin: PluginFiles = None,
 ) -> None:
@@ -62,7 +65,7 @@ def teach(
     if len(runs) > 1:
         raise typer.BadParameter("give one run folder, and settings as key=value")
     run = prepare_run(Path(runs[0]) if runs else None, overrides, say)
-    serve(run, Options(host, port, browser, api_only, device), say)
+    serve(run, Options(host, port, browser, api_only, device, new_token), say)
 
 
 @app.command()

@@ -28,7 +28,7 @@ from zofc.recipe import METHOD_SECTIONS, Group, Recipe, Strict
 from zofc.seeds import Noise
 
 FROZEN = "frozen"  # an `embedding` that stays as it is
-FIXED_BATCH = 16  # images; one where threads of a CPU divide a batch, so that rounding depends on the place in it
+FIXED_BATCH = 16  # images
 Batches = Callable[[], Iterable[tuple[Tensor, Tensor]]]  # the task's training images in `batches_in`, with labels
 
 
@@ -234,10 +234,16 @@ class Method(nn.Module):
         features, labels = zip(*pairs, strict=True)
         return torch.cat(features), torch.cat(labels)
 
+    @property
+    def fixed_batch_size(self) -> int:
+        """Images of a batch of fixed size; a single one where threads of a CPU divide a batch, so that rounding depends
+        on the place in it."""
+        return 1 if self.device.type == "cpu" and torch.get_num_threads() > 1 else FIXED_BATCH
+
     def fixed_batches(self, extract: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """`extract` on batches of a fixed size, filled up, if the recipe asks for it: rounding depends on the size of a
         batch, and so it does not depend on how images are divided into tasks."""
-        size = 1 if self.device.type == "cpu" and torch.get_num_threads() > 1 else FIXED_BATCH
+        size = self.fixed_batch_size
 
         def fixed(images: Tensor) -> Tensor:
             parts = []

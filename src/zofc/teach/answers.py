@@ -16,7 +16,7 @@ from zofc.learner import Answer, Learner
 from zofc.teach.lessons import Teacher
 from zofc.teach.models import AnswerInfo, PredictionError, PredictionInfo
 from zofc.teach.problems import Refusal
-from zofc.teach.store import check_pixels
+from zofc.teach.store import check_pixels, refusal_reason
 from zofc.teach.uploads import content, file_name
 
 MOST_AT_ONCE = 4  # requests that are computed
@@ -57,7 +57,7 @@ class Answering:
                 images.append(self.teacher.store.decoding.submit(decode, data, name).result())
                 answers.append(name)
             except UnreadableImage as error:
-                answers.append(PredictionError(name=name, error=error.reason))
+                answers.append(PredictionError(name=name, error=refusal_reason(error)))
         return _answer(learner, images, answers, top, reject)
 
 

@@ -15,10 +15,11 @@ from starlette.background import BackgroundTask
 
 from zofc.errors import ZofcError
 from zofc.runfolder import Run
+from zofc.runfolder.files import explain_os_errors
 from zofc.runfolder.names import LESSONS_FOLDER, LOCK_FILE, TAUGHT_FOLDER
 from zofc.teach.models import RunInfo
 from zofc.teach.problems import Refusal
-from zofc.teach.store import UNCONFIRMED_FOLDER, PictureStore
+from zofc.teach.store import EXPORTS_FOLDER, PRIVATE_FOLDER, UNCONFIRMED_FOLDER, PictureStore
 
 
 def runs_beside(run: Path) -> list[RunInfo]:
@@ -36,7 +37,7 @@ def runs_beside(run: Path) -> list[RunInfo]:
 
 def run_zip(store: PictureStore, pictures: bool) -> FileResponse:
     """The run folder, without the models of earlier lessons; without pictures, what others may have of it."""
-    with _workplace() as place:
+    with _workplace(store) as place:
         with zipfile.ZipFile(place / "run.zip", "w", zipfile.ZIP_STORED) as archive, store.unchanged():
             for path in sorted(store.run.rglob("*")):
                 inside = path.relative_to(store.run)
@@ -48,7 +49,7 @@ def run_zip(store: PictureStore, pictures: bool) -> FileResponse:
 def _is_exported(inside: Path, pictures: bool) -> bool:
     if inside.name.startswith(".") or inside.name == LOCK_FILE:
         return False
-    here = {LESSONS_FOLDER, UNCONFIRMED_FOLDER}.isdisjoint(inside.parts)
+    here = {LESSONS_FOLDER, UNCONFIRMED_FOLDER, EXPORTS_FOLDER}.isdisjoint(inside.parts)
     return inside.parts[0] != TAUGHT_FOLDER or (pictures and here)
 
 
@@ -59,7 +60,7 @@ def bundle_zip(store: PictureStore, precision: str) -> FileResponse:
     from zofc.export.writer import export_run
 
     name = f"{store.run.resolve().name}-{precision}"
-    with _workplace() as place:
+    with _workplace(store) as place:
         with store.unchanged():
             shutil.copytree(store.run, place / "run", ignore=shutil.ignore_patterns(TAUGHT_FOLDER, LOCK_FILE))
         export_run(place / "run", place / "bundle", precision)
@@ -68,9 +69,12 @@ def bundle_zip(store: PictureStore, precision: str) -> FileResponse:
 
 
 @contextmanager
-def _workplace() -> Iterator[Path]:
-    """A folder for a file that is sent, removed once it is sent, or at once if it cannot be made."""
-    place = Path(tempfile.mkdtemp(prefix="zofc-teach-"))
+def _workplace(store: PictureStore) -> Iterator[Path]:
+    """A folder for a file that is sent, removed once it is sent, or at once if it cannot be made; what a killed server
+    leaves there is removed when it starts again."""
+    with explain_os_errors(store.exports):
+        store.exports.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+        place = Path(tempfile.mkdtemp(dir=store.exports))
     try:
         yield place
     except BaseException:

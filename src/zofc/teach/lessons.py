@@ -20,10 +20,12 @@ from zofc.runfolder.tensors import tensors_checksum
 from zofc.teach.plan import LessonPlan, plan_lesson
 from zofc.teach.problems import Busy, Missing, Refusal
 from zofc.teach.progress import Cancelled, LessonProgress
+from zofc.teach.scores import Scores
 from zofc.teach.state import Lesson, LessonKind, Picture, Taught, TaughtClass
 from zofc.teach.store import PictureStore, sync_folder
 
 log = logging.getLogger("zofc.teach")
+FEW_AT_ONCE = 8  # images of a lesson on a CPU
 Edit = Callable[[Taught, int], None]  # what a lesson with a number changes beside the model
 
 
@@ -84,7 +86,7 @@ class Teacher:
         try:
             plan = plan_lesson(self.store.taught, self.store.path, self.learner)
             self.store.in_use = plan.in_use
-            self.progress = LessonProgress(plan.number, plan.images)
+            self.progress = LessonProgress(plan.number, plan.images, len(plan.tests), plan.trains, plan.passes)
             name = f"lesson {plan.number}"
             self._lesson = Thread(target=self._teach, args=(plan, self.progress), name=name, daemon=True)
             self._lesson.start()
@@ -131,34 +133,37 @@ class Teacher:
 
     def _make(self, plan: LessonPlan, progress: LessonProgress) -> Lesson:
         clock = time.monotonic()
-        progress.enter("features", plan.images)
-        before = self.evaluate(self.learner, plan.tests)
-        progress.held_back = None if before is None else before.accuracy
-        learner = self._copy(plan.relearned, progress)
+        learner = self._copy(progress)
+        known = self._testable(learner, plan.tests)
+        if known:
+            progress.enter("before", sum(map(len, known.values())))
+        before = Scores.of(learner.evaluate(known) if known else None, self.store.taught.present())
+        progress.tested(before)
+        learner = self._without(learner, plan.relearned, progress)
+        progress.enter("features", plan.images * plan.passes)
         learner.learn(plan.lesson)
         progress.enter("testing", len(plan.tests))
-        after = self.evaluate(learner, plan.tests)
-        progress.tested(None if after is None else after.accuracy)  # the last chance to cancel
+        after = Scores.of(self.evaluate(learner, plan.tests), self.store.taught.present())
+        progress.tested(after)  # the last chance to cancel
         learner.events.listeners.clear()
-        learner.model.on_images = lambda _: None
+        learner.model.on_images, learner.model.most_at_once = lambda _: None, None
         return self._commit(
             "lesson", learner, plan.names, plan.enter, images=plan.images, seconds=round(time.monotonic() - clock, 2),
-            accuracy_before=self.by_class(before), accuracy_after=self.by_class(after),
-            notices=[*plan.notices, *progress.notices],
+            accuracy_before=before.accuracy, accuracy_after=after.accuracy, right_before=before.right,
+            right_after=after.right, tested=after.tested, notices=[*plan.notices, *progress.notices],
         )  # fmt: skip
 
-    def _copy(self, forget: Sequence[str] = (), progress: LessonProgress | None = None) -> Learner:
-        """A copy of the model that may be changed, without some classes."""
+    def _copy(self, progress: LessonProgress | None = None) -> Learner:
+        """A copy of the model that may be changed."""
+        current = self.store.taught.current
+        assert current is not None  # a run that is opened has a model
         listeners = [] if progress is None else [progress]
-        known = set(self.learner.classes)
-        if forget and known <= set(forget):  # a learner keeps one class at least
-            learner = Learner(self.learner.recipe, listeners=listeners)
-        else:
-            current = self.store.taught.current
-            assert current is not None  # a run that is opened has a model
-            learner = Learner.load(self.store.model(current), self.device, listeners=listeners)
-        if progress is not None:
-            learner.model.on_images = progress.on_images
+        return _followed(Learner.load(self.store.model(current), self.device, listeners=listeners), progress)
+
+    def _without(self, learner: Learner, forget: Sequence[str], progress: LessonProgress | None = None) -> Learner:
+        """A copy without some classes."""
+        if forget and set(learner.classes) <= set(forget):  # a learner keeps one class at least
+            return _followed(Learner(learner.recipe, listeners=learner.events.listeners), progress)
         if gone := [name for name in forget if name in learner.classes]:
             learner.forget(*gone)
         return learner
@@ -228,10 +233,10 @@ class Teacher:
                 taught.classes[[other.id for other in taught.classes].index(number)].forgotten = lesson
 
             if one.learned is not None:
-                self._commit("forget", self._copy([one.name]), [one.name], edit)
+                self._commit("forget", self._without(self._copy(), [one.name]), [one.name], edit)
             else:
                 self.store.drop_class(number)
-            if for_good:
+            if for_good and one.learned is not None:  # else no model ever knew it
                 with self.store.change() as taught:
                     taught.forget_past()
             self.store.clear()
@@ -292,17 +297,17 @@ class Teacher:
         if pictures is None:
             taught = self.store.taught
             pictures = [one for one in list(taught.pictures.values()) if one.held_back and not one.removed]
+        tests = self._testable(learner, pictures)
+        return learner.evaluate(tests) if tests else None
+
+    def _testable(self, learner: Learner, pictures: Sequence[Picture]) -> dict[str, list[Path]]:
+        """Files of the pictures whose classes a model knows, by class name."""
         names = {one.id: one.name for one in self.store.taught.present() if one.name in learner.classes}
         tests: dict[str, list[Path]] = {}
         for picture in pictures:
             if picture.owner in names:
                 tests.setdefault(names[picture.owner], []).append(self.store.path(picture))
-        return learner.evaluate(tests) if tests else None
-
-    def by_class(self, evaluation: Evaluation | None) -> dict[str, float | None]:
-        """Accuracies by class id."""
-        measured = {} if evaluation is None else evaluation.per_class
-        return {one.id: measured.get(one.name) for one in self.store.taught.present()}
+        return tests
 
     # -- one at a time -----------------------------------------------------------------------------------------------
 
@@ -334,10 +339,21 @@ def _take_up(names: Sequence[str]) -> Edit:
                 one.forgotten = lesson
         present = {one.name: one for one in taught.present()}
         for name in names:
-            one = present.get(name) or taught.add_class(name)
+            one = present.get(name) or taught.take_class(name)
             one.learned = lesson if one.learned is None else one.learned
 
     return edit
+
+
+def _followed(learner: Learner, progress: LessonProgress | None) -> Learner:
+    """A model whose lesson can be watched and cancelled: on a CPU few images pass at a time, where nothing is trained
+    and features are computed in batches of a fixed size, so that no result changes."""
+    if progress is not None:
+        model, recipe = learner.model, learner.recipe
+        model.on_images = progress.on_images
+        if model.device.type == "cpu" and recipe.training.fixed_batches and not recipe.optimize:
+            model.most_at_once = max(FEW_AT_ONCE, model.method.fixed_batch_size)
+    return learner
 
 
 def model_digest(learner: Learner) -> str:

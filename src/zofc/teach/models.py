@@ -35,13 +35,15 @@ class LessonStatus(BaseModel):
     """Where the present lesson stands."""
 
     number: int
-    phase: Literal["features", "adapter", "readout", "testing"]
+    phase: Literal["before", "features", "adapter", "readout", "testing"]
     step: int
     steps: int | None
     loss: float | None = Field(description="of the step; none where nothing is trained step by step")
     accuracy: float | None = Field(description="percent of the training pictures")
     held_back: float | None = Field(description="percent of the held-back pictures: before the lesson, then after it")
-    seconds_left: float | None = Field(description="of this phase")
+    right: int | None = Field(description="of the held-back pictures")
+    tested: int | None = Field(description="held-back pictures")
+    seconds_left: float | None = Field(description="of the whole lesson; none while it is not known")
 
 
 class Status(BaseModel):
@@ -57,6 +59,7 @@ class Status(BaseModel):
     limits: Limits
     warnings: list[str]
     can_undo: bool
+    revision: int = Field(description="grows with every change of classes, pictures and lessons")
 
 
 class ClassName(BaseModel):
@@ -75,8 +78,11 @@ class ClassInfo(BaseModel):
     held_back: int
     pending: int = Field(description="pictures that no lesson has used yet")
     removed_pending: int = Field(description="removed pictures that the model still rests on")
+    gallery: str = Field(description="another one whenever the pictures of the class change")
     learned: bool
     accuracy: float | None = Field(description="percent of the held-back pictures")
+    right: int | None = Field(description="of the held-back pictures that were tested")
+    tested: int | None = Field(description="held-back pictures, when the model was last measured")
 
 
 class ImageInfo(BaseModel):
@@ -104,6 +110,7 @@ class Upload(BaseModel):
     """What became of uploaded files."""
 
     added: list[Added]
+    present: list[Added] = Field(description="that the class had before")
     refused: list[Refused]
 
 
@@ -114,7 +121,8 @@ class LessonNumber(BaseModel):
 
 
 class LessonInfo(BaseModel):
-    """A lesson of the past; accuracies in percent of the held-back pictures, by class id."""
+    """A lesson of the past; accuracies in percent of the held-back pictures, by class id, and how many of them were
+    tested and right, which older lessons do not tell."""
 
     number: int
     kind: LessonKind
@@ -123,6 +131,9 @@ class LessonInfo(BaseModel):
     seconds: float
     accuracy_before: dict[str, float | None]
     accuracy_after: dict[str, float | None]
+    right_before: dict[str, int]
+    right_after: dict[str, int]
+    tested: dict[str, int]
     finished: str
     undone: bool
     notices: list[str]
@@ -164,6 +175,8 @@ class EvaluationInfo(BaseModel):
 
     accuracy: float | None
     classes: dict[str, float | None]
+    right: dict[str, int]
+    tested: dict[str, int]
     images: int
     calibration_error: float | None
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 from collections import OrderedDict
+from collections.abc import Iterable
+from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
 
@@ -23,6 +25,12 @@ SHOWN = {".jpg": "image/jpeg", ".png": "image/png", ".gif": "image/gif", ".webp"
 def original(path: Path) -> Response:
     """A picture as it was given; of formats that browsers do not show, a file to download."""
     return FileResponse(path, media_type=SHOWN.get(path.suffix, "application/octet-stream"))
+
+
+def gallery_digest(pictures: Iterable[Picture]) -> str:
+    """Changes with the pictures of a class and with what is told of each."""
+    told = [f"{one.id}{one.held_back:d}{one.in_model:d}" for one in pictures]
+    return blake2b("".join(told).encode(), digest_size=8).hexdigest()
 
 
 class Thumbnails:

@@ -3,6 +3,7 @@ is refused for before any work."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ class LessonPlan:
     pictures: list[Picture]  # that it uses: to learn, to test with or to take out
     tests: list[Picture]  # pictures that are held back, of all classes
     notices: list[str]
+    trains: bool = False  # whether something is trained step by step
+    passes: int = 1  # through the pictures, before anything is trained
 
     @property
     def images(self) -> int:
@@ -68,7 +71,13 @@ def plan_lesson(taught: Taught, path: Callable[[Picture], Path], learner: Learne
     used = [*waiting, *removed, *(picture for picture in tests if picture.pending)]
     notices = [f"learned anew from all their pictures: {', '.join(relearned)}"] if relearned else []
     names = [one.name for one in classes]
-    return LessonPlan(taught.next_lesson, names, relearned, lesson, used, tests, notices)
+    new = set(names) - (set(learner.classes) - set(relearned))
+    number = 0 if set(learner.classes) <= set(relearned) else len(learner.model.tasks)
+    trains = bool(new) and any(
+        plan.lr and plan.epochs and number < (plan.tasks or math.inf) for plan in learner.recipe.optimize.values()
+    )
+    passes = 2 if new and learner.recipe.optimize and not trains else 1  # rows of new classes begin at a mean
+    return LessonPlan(taught.next_lesson, names, relearned, lesson, used, tests, notices, trains, passes)
 
 
 def _check(taught: Taught, classes: list[TaughtClass], waiting: list[Picture], learner: Learner) -> None:

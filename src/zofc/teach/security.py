@@ -13,6 +13,7 @@ import secrets
 import socket
 from asyncio import Semaphore
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import parse_qs
 
@@ -56,6 +57,8 @@ class Access:
         if (int(port) if port.isdecimal() and len(port) < 6 else 80) != self.port:
             return False
         own = {*LOCAL_NAMES, _bracket(self.host)}
+        if not is_local(self.host):  # the name that the network knows the machine by (mDNS)
+            own |= {f"{socket.gethostname().partition('.')[0].lower()}.local"}
         if not is_everywhere(self.host):
             return name.lower() in own
         return name.lower() in {*own, socket.gethostname().lower()} or _is_address(name)
@@ -78,6 +81,20 @@ def is_local(host: str) -> bool:
     if host == "localhost":
         return True
     return _is_address(host) and ipaddress.ip_address(host).is_loopback
+
+
+def own_addresses(host: str) -> list[str]:
+    """Addresses of this machine at which a server for a host can be opened, 127.0.0.1 first if that is one."""
+    if not is_everywhere(host):
+        return [host]
+    found = ["127.0.0.1"]
+    with suppress(OSError):
+        found += [str(one[4][0]) for one in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)]
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # sends nothing: the system chooses the address it would send from
+        found.append(str(probe.getsockname()[0]))
+    others = {one: ipaddress.ip_address(one) for one in found}
+    return [found[0], *(one for one, kind in others.items() if not (kind.is_loopback or kind.is_unspecified))]
 
 
 def _bracket(host: str) -> str:

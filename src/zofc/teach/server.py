@@ -21,9 +21,10 @@ from zofc.teach.answers import Answering
 from zofc.teach.downloads import bundle_zip, run_zip, runs_beside
 from zofc.teach.lessons import Teacher
 from zofc.teach.openapi import STREAM, binary, describe_api
-from zofc.teach.pictures import Thumbnails, original
+from zofc.teach.pictures import Thumbnails, gallery_digest, original
 from zofc.teach.problems import Missing, handle_errors
 from zofc.teach.progress import LessonProgress
+from zofc.teach.scores import Scores
 from zofc.teach.security import Access, Guard
 from zofc.teach.state import Lesson, Picture, TaughtClass
 from zofc.teach.uploads import BODY, content, file_name, uploaded
@@ -97,6 +98,7 @@ def status(request: Request, teacher: TheTeacher) -> models.Status:
         ),
         warnings=[*request.app.state.warnings, *teacher.warnings],
         can_undo=teacher.undoable is not None,
+        revision=teacher.store.revision,
     )
 
 
@@ -111,7 +113,7 @@ def runs(teacher: TheTeacher) -> list[models.RunInfo]:
 
 def _describe(teacher: Teacher, one: TaughtClass) -> models.ClassInfo:
     taught = teacher.store.taught
-    pictures = taught.of_class(one.id)
+    pictures, measured = taught.of_class(one.id), taught.measured()
     return models.ClassInfo(
         id=one.id,
         name=one.name,
@@ -119,8 +121,11 @@ def _describe(teacher: Teacher, one: TaughtClass) -> models.ClassInfo:
         held_back=sum(picture.held_back for picture in pictures),
         pending=sum(picture.pending for picture in pictures),
         removed_pending=sum(picture.owner == one.id for picture in taught.to_unlearn()),
+        gallery=gallery_digest(pictures),
         learned=one.learned is not None,
-        accuracy=taught.accuracies().get(one.id),
+        accuracy=measured and measured.accuracy_after.get(one.id),
+        right=measured and measured.right_after.get(one.id),
+        tested=measured and measured.tested.get(one.id),
     )
 
 
@@ -179,10 +184,11 @@ async def add_images(number: str, request: Request, teacher: TheTeacher) -> mode
     _class(teacher, number)
     async with uploaded(request, limits.UPLOAD_FILES) as parts:
         given = [(file_name(part), lambda part=part: content(part)) for part in parts]
-        added, refused = await run_in_threadpool(teacher.store.add, number, given)
+        taken = await run_in_threadpool(teacher.store.add, number, given)
     return models.Upload(
-        added=[models.Added(id=one) for one in added],
-        refused=[models.Refused(name=name, reason=reason) for name, reason in refused],
+        added=[models.Added(id=one) for one in taken.added],
+        present=[models.Added(id=one) for one in taken.present],
+        refused=[models.Refused(name=name, reason=reason) for name, reason in taken.refused],
     )
 
 
@@ -280,9 +286,12 @@ async def answer_pictures(
 def measure(teacher: TheTeacher) -> models.EvaluationInfo:
     """Accuracy on the pictures that are held back from learning."""
     result = teacher.evaluate(teacher.learner)
+    scores = Scores.of(result, teacher.store.taught.present())
     return models.EvaluationInfo(
         accuracy=None if result is None else result.accuracy,
-        classes=teacher.by_class(result),
+        classes=scores.accuracy,
+        right=scores.right,
+        tested=scores.tested,
         images=0 if result is None else int(result.confusion.sum()),
         calibration_error=None if result is None else result.calibration_error,
     )

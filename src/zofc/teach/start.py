@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
@@ -20,10 +19,11 @@ from zofc.runfolder import open_run
 from zofc.runfolder.create import is_free
 from zofc.runfolder.run import Run
 from zofc.teach.lessons import Teacher
-from zofc.teach.security import Access, is_everywhere, is_local
+from zofc.teach.security import Access, is_everywhere, is_local, own_addresses
 from zofc.teach.server import make_app
 from zofc.teach.stopping import StoppableServer, stopped_by_signals
 from zofc.teach.store import PictureStore
+from zofc.teach.tokens import kept_token, new_token
 
 FIRST_RUN = Path("runs/taught")
 FIRST_PORT = 8321
@@ -45,6 +45,7 @@ class Options:
     browser: bool = True
     api_only: bool = False
     device: str | None = None
+    new_token: bool = False  # in place of the one that the run folder keeps
 
 
 def prepare_run(path: Path | None, overrides: Sequence[str], say: Say) -> Path:
@@ -87,7 +88,7 @@ def serve(run: Path, options: Options, say: Say) -> None:
     with store.opened(), _listening(options) as listener:
         teacher = Teacher.open(store, options.device)
         warnings = [CHARACTERS_ONLY] if teacher.learner.model.backbone.name == EMBEDDED else []
-        access = Access(options.host, listener.getsockname()[1], os.environ.get(TOKEN_VARIABLE) or new_token())
+        access = Access(options.host, listener.getsockname()[1], _token(store, options))
         server = StoppableServer(make_app(teacher, access, warnings, page=not options.api_only))
 
         def stop() -> None:
@@ -97,7 +98,13 @@ def serve(run: Path, options: Options, say: Say) -> None:
         with stopped_by_signals(stop, lambda: say(_last_words(run))), _opened_page(store, access, options) as url:
             for text in (*warnings, *_exposure(options), *_set_aside(store)):
                 say(text)
-            say(f"API: {_address(access)}api/v1/  token: {access.token}" if options.api_only else f"open: {url}")
+            others = _addresses(access)[1:]
+            if options.api_only:
+                say(f"API: {_addresses(access)[0]}api/v1/  token: {access.token}")
+            else:
+                say(f"open: {url}")
+            if others:
+                say(f"from other machines: {'  '.join(one + _entry(access, options) for one in others)}")
             say(f"teaching {run}; Ctrl-C stops. To go on later: zofc teach {run}")
             try:
                 server.run(sockets=[listener])
@@ -113,7 +120,7 @@ def _last_words(run: Path) -> str:
 @contextmanager
 def _opened_page(store: PictureStore, access: Access, options: Options) -> Iterator[str]:
     """Open the page in the browser, by a file that only the user can read: command lines are read by everyone."""
-    url = f"{_address(access)}?token={access.token}"
+    url = _addresses(access)[0] + _entry(access, options)
     if not options.browser or options.api_only:
         yield url
         return
@@ -124,9 +131,14 @@ def _opened_page(store: PictureStore, access: Access, options: Options) -> Itera
         store.remove_link()
 
 
-def new_token() -> str:
-    """A token that cannot be guessed."""
-    return secrets.token_urlsafe(24)
+def _token(store: PictureStore, options: Options) -> str:
+    """The token that the user sets, or that the run folder keeps. One that the network can read, for it is not
+    encrypted, is never kept."""
+    if given := os.environ.get(TOKEN_VARIABLE):
+        if options.new_token:
+            raise RunError(f"{TOKEN_VARIABLE} sets the token; unset it, or leave out --new-token")
+        return given
+    return kept_token(store.folder, options.new_token) if is_local(options.host) else new_token()
 
 
 def _exposure(options: Options) -> Iterator[str]:
@@ -148,9 +160,14 @@ def _set_aside(store: PictureStore) -> Iterator[str]:
         )
 
 
-def _address(access: Access) -> str:
-    host = "127.0.0.1" if is_everywhere(access.host) else access.host
-    return f"http://{f'[{host}]' if ':' in host else host}:{access.port}/"
+def _addresses(access: Access) -> list[str]:
+    """Where the server can be opened: on this machine first."""
+    hosts = [f"[{host}]" if ":" in host else host for host in own_addresses(access.host)]
+    return [f"http://{host}:{access.port}/" for host in hosts]
+
+
+def _entry(access: Access, options: Options) -> str:
+    return "api/v1/" if options.api_only else f"?token={access.token}"
 
 
 @contextmanager

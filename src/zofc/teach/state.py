@@ -6,13 +6,13 @@ its number back wherever it stands: pictures that were added since stay.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Container, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from zofc.data.class_names import name_fault, name_key, tidy_name
 from zofc.errors import DataError
 from zofc.limits import CLASS_NAME_LETTERS, PICTURES_PER_CLASS, TAUGHT_CLASSES
 
@@ -76,7 +76,8 @@ class TaughtClass(_Record):
 
 
 class Lesson(_Record):
-    """A change of the model. Accuracies are in percent of the held-back pictures, by class id."""
+    """A change of the model. Accuracies are in percent of the held-back pictures, by class id; so are how many of them
+    were tested and right, which lessons of earlier versions do not tell."""
 
     number: int
     kind: LessonKind
@@ -85,6 +86,9 @@ class Lesson(_Record):
     seconds: float = 0.0
     accuracy_before: dict[str, float | None] = {}
     accuracy_after: dict[str, float | None] = {}
+    right_before: dict[str, int] = {}
+    right_after: dict[str, int] = {}
+    tested: dict[str, int] = {}
     finished: str = ""
     undone: bool = False
     notices: list[str] = []
@@ -118,19 +122,23 @@ class Taught(_Record):
         """A new class."""
         if len(self.present()) >= TAUGHT_CLASSES:
             raise DataError(f"there are {TAUGHT_CLASSES} classes, the most that can be taught; forget one first")
-        made = TaughtClass(id=f"c{self.next_class}", name=self.check_name(name))
+        return self.take_class(self.check_name(name))
+
+    def take_class(self, name: str) -> TaughtClass:
+        """A class of a model that was made elsewhere, whatever it is called."""
+        made = TaughtClass(id=f"c{self.next_class}", name=name)
         self.next_class += 1
         self.classes.append(made)
         return made
 
     def check_name(self, name: str, of: str | None = None) -> str:
-        """A class name as it is kept: one line of at most so many letters that no other class has."""
-        name = " ".join(unicodedata.normalize("NFC", name).split())
-        if not name or any(unicodedata.category(letter) in ("Cc", "Cs", "Co", "Cn") for letter in name):
-            raise DataError("a class needs a name of visible letters; give it one")
+        """A class name as it is kept: one line of at most so many visible letters, like that of no other class."""
+        name = tidy_name(name)
+        if fault := name_fault(name):
+            raise DataError(fault)
         if len(name) > CLASS_NAME_LETTERS:
             raise DataError(f"the name has {len(name)} letters; at most {CLASS_NAME_LETTERS} are allowed")
-        if any(other.name == name and other.id != of for other in self.present()):
+        if any(name_key(other.name) == name_key(name) and other.id != of for other in self.present()):
             raise DataError(f"there is a class '{name}' already; choose another name, or add the pictures to it")
         return name
 
@@ -197,10 +205,9 @@ class Taught(_Record):
             yield lesson
             lesson = None if lesson.before is None else numbered.get(lesson.before)
 
-    def accuracies(self) -> dict[str, float | None]:
-        """What the present model was last measured at, by class id."""
-        measured = (one.accuracy_after for one in self.chain() if one.accuracy_after)  # not by one that only renamed
-        return next(measured, {})
+    def measured(self) -> Lesson | None:
+        """The lesson that last measured the present model: not one that only renamed."""
+        return next((one for one in self.chain() if one.accuracy_after), None)
 
     def finish(self, lesson: Lesson) -> None:
         """Enter a lesson: its model is the present one, and pictures that waited do not any more."""
@@ -231,7 +238,7 @@ class Taught(_Record):
         """A class that has come back takes the pictures of one that was made under its name meanwhile."""
         for one in self.present():
             for other in self.present():
-                if other.name == one.name and other is not one and other.learned is None:
+                if name_key(other.name) == name_key(one.name) and other is not one and other.learned is None:
                     for picture in self.pictures.values():
                         picture.owner = one.id if picture.owner == other.id else picture.owner
                     self.classes.remove(other)

@@ -12,12 +12,15 @@ import hashlib
 import html
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import RLock
 
+from PIL import Image
 from pydantic import ValidationError
 
 from zofc.data.decoding import find_faults
@@ -35,7 +38,18 @@ GivenFile = tuple[str, Callable[[], bytes]]  # what a user calls it, and what re
 DECODED_AT_ONCE = 2  # pictures, whatever for
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # modes: for the user alone
 UNCONFIRMED_FOLDER = "unconfirmed"
+EXPORTS_FOLDER = "exports"  # files that are being written to be sent
 LINK_FILE = ".open.html"  # hidden, so that no export has it
+
+
+@dataclass
+class Intake:
+    """What became of files: ids of pictures that are safely kept, ids of those that the class had before, and the names
+    of others with reasons."""
+
+    added: list[str] = field(default_factory=list)
+    present: list[str] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
 
 
 class PictureStore:
@@ -46,8 +60,10 @@ class PictureStore:
         self.folder = run / TAUGHT_FOLDER
         self.pictures = self.folder / PICTURES_FOLDER
         self.unconfirmed = self.folder / UNCONFIRMED_FOLDER
+        self.exports = self.folder / EXPORTS_FOLDER
         self.index = self.folder / TAUGHT_FILE
         self.set_aside = 0  # pictures that the index did not name
+        self.revision = time.time_ns() // 1_000_000  # grows with every change, also over restarts
         self.in_use: set[str] = set()  # pictures that a lesson is being made from
         # threads of their own, not a semaphore: every thread that has decoded keeps the memory of a large picture
         self.decoding = ThreadPoolExecutor(DECODED_AT_ONCE, "decoding")
@@ -79,6 +95,7 @@ class PictureStore:
             self._require_index()
             self._clear_pictures()
             self.clear()
+            shutil.rmtree(self.exports, ignore_errors=True)
             yield
 
     @contextmanager
@@ -92,6 +109,7 @@ class PictureStore:
             write_atomic(self.index, copy.model_dump_json(indent=1) + "\n")
             sync_folder(self.folder)  # or after a loss of power the older index might be back, without these pictures
             self.taught = copy
+            self.revision += 1
             self._delete_pictures()
 
     @contextmanager
@@ -106,27 +124,24 @@ class PictureStore:
         """The file of a picture."""
         return self.pictures / picture.file
 
-    def add(self, owner: str, files: Iterable[GivenFile]) -> tuple[list[str], list[tuple[str, str]]]:
-        """Take in files: ids of those that are safely kept, and the names of others with reasons. A file is named by
-        its content, never by what a user called it."""
+    def add(self, owner: str, files: Iterable[GivenFile]) -> Intake:
+        """Take in files. A file is named by its content, never by what a user called it."""
         checked: list[tuple[str, Picture]] = []
-        refused: list[tuple[str, str]] = []
+        taken = Intake()
         for name, read in files:
             try:
                 checked.append((name, self.decoding.submit(self._take, owner, name, read).result()))
             except DataError as error:
-                refused.append((name, error.reason if isinstance(error, UnreadableImage) else str(error)))
+                taken.refused.append((name, refusal_reason(error)))
         sync_folder(self.pictures)
-        added: list[str] = []
         with self.change() as taught:
             for name, picture in checked:
                 try:
-                    self._enter(taught, picture)
-                    added.append(picture.id)
+                    (taken.added if self._enter(taught, picture) else taken.present).append(picture.id)
                 except DataError as error:
-                    refused.append((name, str(error)))
+                    taken.refused.append((name, str(error)))
             taught.hold_back(owner, self.in_use)
-        return added, refused
+        return taken
 
     def _take(self, owner: str, name: str, read: Callable[[], bytes]) -> Picture:
         """Check a file and write it."""
@@ -136,12 +151,14 @@ class PictureStore:
         self.path(picture).chmod(PRIVATE_FILE)
         return picture
 
-    def _enter(self, taught: Taught, picture: Picture) -> None:
-        """Enter a picture whose file is here."""
+    def _enter(self, taught: Taught, picture: Picture) -> bool:
+        """Enter a picture whose file is here; False if its class has it already."""
         known = taught.pictures.get(picture.id)
         owner = None if known is None else taught.find(known.owner)
         if taught.find(picture.owner) is None or not self.path(picture).exists():
             raise DataError("its class was removed meanwhile; add it again")
+        if known is not None and known.owner == picture.owner and not known.removed:
+            return False
         taught.check_room(picture.owner)
         if known is None or owner is None:  # or that of a forgotten class, which may come back without it
             taught.pictures[picture.id] = picture
@@ -149,6 +166,7 @@ class PictureStore:
             known.removed = False
         else:
             raise DataError(f"the same picture is in class '{owner.name}' already")
+        return True
 
     def remove(self, number: str) -> None:
         """Remove a picture; one that the model has learned leaves it with the next lesson."""
@@ -251,11 +269,24 @@ def check_picture(data: bytes, name: str) -> str:
 
 def check_pixels(data: bytes, name: str) -> str:
     """The format of a picture, by its header; an `UnreadableImage` if it has too many pixels to be decoded."""
-    with open_encoded(data, name) as image:
-        if image.width * image.height > UPLOAD_PIXELS:
+    try:
+        with open_encoded(data, name) as image:
+            if image.width * image.height <= UPLOAD_PIXELS:
+                return (image.format or "image").lower()
             size = f"{image.width} × {image.height} pixels"
-            raise UnreadableImage(name, f"it has {size}, more than the limit of {UPLOAD_PIXELS:,}", "Scale it down.")
-        return (image.format or "image").lower()
+    except UnreadableImage as error:
+        if not isinstance(error.__cause__, Image.DecompressionBombError):
+            raise
+        size = "more pixels than any picture here may have"  # too many to be opened at all
+    raise UnreadableImage(name, f"it has {size}; the limit is {UPLOAD_PIXELS:,} pixels", "Scale it down.")
+
+
+def refusal_reason(error: DataError) -> str:
+    """Why a file was refused and what to do about it, without its name."""
+    if not isinstance(error, UnreadableImage):
+        return str(error)
+    remedy = str(error.args[2])
+    return f"{error.reason}. {remedy}".rstrip(". ")
 
 
 def sync_folder(folder: Path) -> None:

@@ -43,7 +43,8 @@ class IncrementalModel:
         self.calibration: tuple[Calibration, Typicality | None] | None = None  # None: the plain softmax
         self._fits: tuple[int, int] | None = None  # how many images were to be scored at a time, and how many can be
         self._measuring = Lock()  # threads may ask at once
-        self.on_images: Callable[[int], None] = lambda _: None  # hears how many images come next; may raise to stop
+        self.on_images: Callable[[int], None] = lambda _: None  # hears 0, then how many images are done; may raise
+        self.most_at_once: int | None = None  # images at a time without training, if fewer than the recipe says
         self.train_view, self.test_view = make_views(
             recipe, self.backbone.image_size, self.backbone.mean, self.backbone.std
         )
@@ -149,16 +150,20 @@ class IncrementalModel:
         return BatchSequence(lambda which: self._told(loader.test_batches(size, indices, which)))
 
     def _told(self, batches: Iterator[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+        self.on_images(0)
         for images, labels in batches:
-            self.on_images(len(labels))
             yield images, labels
+            self.on_images(len(labels))  # whoever asks for the next ones has evaluated these
 
     def plain_batch_size(self, images: int) -> int:
         """Images at a time without training: what the recipe says, or fewer to stay within its memory budget."""
         settings = self.recipe.training
-        if settings.memory is None or self.method.answers_together:
+        if self.method.answers_together:
             return settings.eval_batch_size
-        most = min(settings.eval_batch_size, images)
+        wanted = min(settings.eval_batch_size, self.most_at_once or settings.eval_batch_size)
+        if settings.memory is None:
+            return wanted
+        most = min(wanted, images)
         with self._measuring:
             if self._fits is None or most > self._fits[0] == self._fits[1]:  # all that was asked for fitted: more may
                 self._fits = most, self.ranks.least(scoring_batch_size(self, most))

@@ -1,12 +1,12 @@
 // @ts-check
 // The HTTP API of `zofc teach`: the token, requests, errors with their remedy, and addresses for images and downloads.
 
-/** @typedef {{id: string, name: string, images: number, held_back: number, pending: number, removed_pending: number, learned: boolean, accuracy: number | null}} TaughtClass */
+/** @typedef {{id: string, name: string, images: number, held_back: number, pending: number, removed_pending: number, gallery: string, learned: boolean, accuracy: number | null, right: number | null, tested: number | null}} TaughtClass */
 /** @typedef {{id: string, held_back: boolean, learned: boolean}} Picture */
-/** @typedef {{number: number, phase: string, step: number | null, steps: number | null, loss: number | null, accuracy: number | null, held_back: number | null, seconds_left: number | null}} Progress */
-/** @typedef {{number: number, kind: "lesson" | "forget" | "rename" | "found", classes: string[], images: number, seconds: number, accuracy_before: Record<string, number | null>, accuracy_after: Record<string, number | null>, finished: string, undone: boolean, notices: string[]}} Lesson */
+/** @typedef {{number: number, phase: string, step: number | null, steps: number | null, loss: number | null, accuracy: number | null, held_back: number | null, right: number | null, tested: number | null, seconds_left: number | null}} Progress */
+/** @typedef {{number: number, kind: "lesson" | "forget" | "rename" | "found", classes: string[], images: number, seconds: number, accuracy_before: Record<string, number | null>, accuracy_after: Record<string, number | null>, right_before: Record<string, number>, right_after: Record<string, number>, tested: Record<string, number>, finished: string, undone: boolean, notices: string[]}} Lesson */
 /** @typedef {{files: number, file_bytes: number, pixels: number, images_per_class: number, request_bytes: number, predict_files: number}} Limits */
-/** @typedef {{version: string, run: string, learner: string, backbone: string, device: string, classes: number, lesson: Progress | null, limits: Limits, warnings: string[], can_undo: boolean}} Status */
+/** @typedef {{version: string, run: string, learner: string, backbone: string, device: string, classes: number, lesson: Progress | null, limits: Limits, warnings: string[], can_undo: boolean, revision: number}} Status */
 /** @typedef {{name: string, answers?: {class: string, probability: number}[], none_of_these?: boolean, error?: string}} Answer */
 
 const BASE = "/api/v1/";
@@ -97,7 +97,7 @@ export const api = {
   forget: (id, forGood) => request("DELETE", `classes/${encodeURIComponent(id)}${forGood ? "?for_good=true" : ""}`),
   /** @param {string} id @returns {Promise<Picture[]>} */
   pictures: id => request("GET", `classes/${encodeURIComponent(id)}/images`),
-  /** @param {string} id @param {Blob[]} files @returns {Promise<{added: {id: string}[], refused: {name: string, reason: string}[]}>} */
+  /** @param {string} id @param {Blob[]} files @returns {Promise<{added: {id: string}[], present: {id: string}[], refused: {name: string, reason: string}[]}>} */
   addPictures: (id, files) => request("POST", `classes/${encodeURIComponent(id)}/images`, form(files)),
   /** @param {string} id */
   removePicture: id => request("DELETE", `images/${encodeURIComponent(id)}`),

@@ -2,7 +2,7 @@
 // The cards of classes: their pictures, and every way to add more.
 import { api, pictureAddress, Problem } from "./api.js";
 import { openCamera, takePicture } from "./camera.js";
-import { byId, count, make, percent, say } from "./dom.js";
+import { byId, count, make, say, score } from "./dom.js";
 import { chosen, groups, upload } from "./files.js";
 import { openGallery } from "./gallery.js";
 import { attempt, follow, report, state } from "./state.js";
@@ -16,13 +16,13 @@ const EVERY = 200; // milliseconds between pictures while the button is held
 const cards = new Map();
 
 /** What a card says below its name. @param {TaughtClass} one */
-function words({ images, pending, removed_pending: removed, learned, accuracy }) {
+function words({ images, pending, removed_pending: removed, learned, accuracy, right, tested }) {
   const parts = [count(images, "picture")];
   if (!learned) parts.push("not taught yet");
   else {
     if (pending) parts.push(`${pending} new`);
     if (removed) parts.push(`${removed} to unlearn`);
-    if (accuracy !== null) parts.push(`${percent(accuracy)} right`);
+    if (accuracy !== null) parts.push(`${score(right, tested, accuracy)} right`);
   }
   return parts.join(" · ");
 }

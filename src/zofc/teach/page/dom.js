@@ -54,6 +54,19 @@ export const count = (number, one, many = `${one}s`) => `${number.toLocaleString
 /** @param {number | null | undefined} value */
 export const percent = value => (value === null || value === undefined ? "–" : `${Math.round(value)} %`);
 
+const FEW = 20; // pictures, of which one is five points of a percentage or more
+
+/**
+ * How many pictures were right: in numbers where they are few, for one of them then decides.
+ * @param {number | null | undefined} right
+ * @param {number | null | undefined} tested
+ * @param {number | null | undefined} accuracy percent; all that lessons of earlier versions tell
+ */
+export function score(right, tested, accuracy) {
+  if (right === null || right === undefined || !tested) return percent(accuracy);
+  return tested < FEW ? `${right} of ${tested}` : percent(100 * right / tested);
+}
+
 /** @param {number} seconds */
 export function duration(seconds) {
   if (seconds < 60) return `${Math.max(1, Math.round(seconds))} s`;
@@ -69,11 +82,13 @@ export function list(names) {
 // -- messages ------------------------------------------------------------------------------------------------
 
 /**
- * Show a message in the live region until it is dismissed; `details` are listed below it.
+ * Show a message in the live region until it is dismissed; `details` are listed below it. Notes go by themselves, but
+ * those that `stay` until the function that is returned is called.
  * @param {string} text
- * @param {{kind?: "error" | "note", remedy?: string, details?: string[]}} [options]
+ * @param {{kind?: "error" | "note", remedy?: string, details?: string[], stay?: boolean}} [options]
+ * @returns {() => void}
  */
-export function tell(text, { kind = "note", remedy = "", details = [] } = {}) {
+export function tell(text, { kind = "note", remedy = "", details = [], stay = false } = {}) {
   const close = () => message.remove();
   const message = make("div", { class: `message ${kind}` },
     make("div", {},
@@ -82,8 +97,10 @@ export function tell(text, { kind = "note", remedy = "", details = [] } = {}) {
         make("ul", {}, ...details.slice(0, 200).map(line => make("li", {}, line))))),
     make("button", { type: "button", class: "quiet", "aria-label": "Dismiss", onclick: close }, "×"));
   byId("messages").prepend(message);
-  for (const old of [...byId("messages").children].slice(4)) old.remove();
-  if (kind === "note" && !details.length) setTimeout(close, 5000);
+  if (stay) message.dataset.stay = "";
+  for (const old of [...byId("messages").querySelectorAll(".message:not([data-stay])")].slice(4)) old.remove();
+  if (kind === "note" && !details.length && !stay) setTimeout(close, 5000);
+  return close;
 }
 
 /**

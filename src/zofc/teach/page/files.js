@@ -97,9 +97,12 @@ export function batches(files, { most = BATCH } = {}) {
   return { parts, refused };
 }
 
+/** A name as the server keeps it: some systems compose the letters of folders otherwise. @param {string} name */
+const tidy = name => name.normalize("NFC").trim().replace(/\s+/g, " ");
+
 /** The class of that name, new if there is none. @param {string} name */
 async function classNamed(name) {
-  const known = state.classes.find(one => one.name === name);
+  const known = state.classes.find(one => one.name === tidy(name));
   if (known) return known;
   const made = await api.addClass(name);
   state.classes.push(made);
@@ -140,6 +143,7 @@ async function send(jobs) {
   /** @type {{name: string, reason: string}[]} */
   const problems = [];
   let added = 0;
+  let present = 0;
   try {
     for (const { id, name, files } of jobs) {
       const { parts, refused } = batches(files);
@@ -151,6 +155,7 @@ async function send(jobs) {
         if (stopped) break;
         const answer = await api.addPictures(target, part);
         added += answer.added.length;
+        present += answer.present.length;
         problems.push(...answer.refused);
         done += part.length;
         show();
@@ -162,10 +167,11 @@ async function send(jobs) {
     report(error);
   }
   await refresh().catch(report);
+  const here = present ? `, ${present.toLocaleString("en")} already here` : "";
   if (problems.length) {
-    tell(`${count(added, "picture")} added, ${count(problems.length, "file")} refused.`,
+    tell(`${count(added, "picture")} added${here}, ${count(problems.length, "file")} refused.`,
       { kind: "error", details: problems.map(({ name, reason }) => `${name}: ${reason}`) });
-  }
+  } else if (present) tell(`${count(added, "picture")} added${here}.`);
 }
 
 export function startUploads() {

@@ -79,9 +79,9 @@ async function forget(id) {
   if (!one) return;
   const { yes, option } = await confirm({
     title: `Forget “${one.name}”?`,
-    text: one.learned ? "It will not be answered any more. The last change can be undone." : `Its ${count(one.images, "picture")} will be removed.`,
+    text: one.learned ? "It will not be answered any more. The last change can be undone." : `It was never taught. Its ${count(one.images, "picture")} will be deleted.`,
     action: "Forget",
-    option: "For good: delete its pictures now, without undo",
+    option: one.learned ? "For good: delete its pictures now; no earlier lesson can be undone any more" : undefined,
   });
   if (!yes) return;
   const gone = await attempt(async () => { await api.forget(id, option); return true; });

@@ -1,13 +1,14 @@
 // @ts-check
 // The Teach button, the lesson that runs, and its end.
 import { address, api, Problem } from "./api.js";
-import { byId, count, duration, list, percent, say, tell } from "./dom.js";
+import { byId, count, duration, list, percent, say, score, tell } from "./dom.js";
 import { attempt, follow, refresh, report, state } from "./state.js";
 
 /** @typedef {import("./api.js").Progress} Progress */
 
 /** @type {Record<string, string>} */
 const PHASES = {
+  before: "Testing what it knows so far",
   features: "Looking at the pictures",
   adapter: "Adapting to the pictures",
   readout: "Learning to tell the classes apart",
@@ -43,8 +44,11 @@ function draw() {
   const button = byId("teach-button");
   say(button, running ? "Teaching…" : text);
   button.disabled = running || Boolean(why) || !state.connected;
-  say(byId("teach-why"), running ? "Predictions answer with what was learned before." : why || hint);
+  const before = state.classes.some(one => one.learned) ? "Predictions answer with what was learned before." : "";
+  say(byId("teach-why"), running ? before : why || hint);
+  const left = !running && byId("lesson").contains(document.activeElement);
   byId("lesson").hidden = !running;
+  if (left) byId("teach").focus({ preventScroll: true }); // the keyboard stays where it was
   if (running && !source && state.connected) listen();
 }
 
@@ -56,7 +60,7 @@ function showNumber(id, text) {
 }
 
 /** @param {Progress} progress */
-function show({ phase, step, steps, loss, accuracy, held_back: heldBack, seconds_left: left }) {
+function show({ phase, step, steps, loss, accuracy, held_back: heldBack, right, tested, seconds_left: left }) {
   byId("lesson").hidden = false;
   say(byId("lesson-phase"), PHASES[phase] ?? phase);
   const bar = byId("lesson-bar");
@@ -64,17 +68,20 @@ function show({ phase, step, steps, loss, accuracy, held_back: heldBack, seconds
   showNumber("lesson-step", step !== null && steps ? `${step} of ${steps}${phase === "adapter" ? "" : " pictures"}` : null);
   showNumber("lesson-loss", loss === null ? null : loss.toFixed(3));
   showNumber("lesson-accuracy", accuracy === null ? null : percent(accuracy));
-  showNumber("lesson-held-back", heldBack === null ? null : percent(heldBack));
+  showNumber("lesson-held-back", heldBack === null ? null : score(right, tested, heldBack));
   say(byId("lesson-held-back").previousElementSibling, `Held-back pictures right ${phase === "testing" ? "now" : "before"}`);
-  showNumber("lesson-left", left === null ? "–" : `about ${duration(left)}`);
+  showNumber("lesson-left", left === null ? "not known yet" : duration(left));
 }
 
 /** What a lesson did to the classes known before it, in a sentence. @param {import("./api.js").Lesson} lesson */
-function forgotten({ accuracy_before: before, accuracy_after: after }) {
+export function forgotten({ accuracy_before: before, accuracy_after: after, right_before: rightBefore, right_after: rightAfter }) {
   const known = state.classes.filter(({ id }) => (before[id] ?? null) !== null && (after[id] ?? null) !== null);
-  const lost = known.filter(({ id }) => Math.round(Number(after[id])) < Math.round(Number(before[id]))).map(({ name }) => name);
   if (!known.length) return "Try it with other pictures.";
-  return lost.length ? `It knows less of ${list(lost)} than before.` : "Nothing was forgotten.";
+  const lost = known.filter(({ id }) => Math.round(Number(after[id])) < Math.round(Number(before[id])));
+  if (!lost.length) return "No class that it knew has fewer held-back pictures right than before.";
+  const pictures = lost.map(({ id }) => rightBefore[id] - rightAfter[id]); // not told by lessons of earlier versions
+  const few = pictures.every(number => number === 1) ? ` It is one picture${lost.length > 1 ? " of each" : ""}, which may be chance.` : "";
+  return `Fewer held-back pictures of ${list(lost.map(({ name }) => name))} are right than before.${few}`;
 }
 
 /** @type {EventSource | null} */
@@ -100,7 +107,7 @@ export function startLessons() {
   follow(draw);
   document.addEventListener("zofc-connected", () => { source?.close(); source = null; draw(); });
   byId("teach-button").addEventListener("click", async () => {
-    show({ number: 0, phase: "features", step: null, steps: null, loss: null, accuracy: null, held_back: null, seconds_left: null });
+    show({ number: 0, phase: "features", step: null, steps: null, loss: null, accuracy: null, held_back: null, right: null, tested: null, seconds_left: null });
     await attempt(() => api.teach());
     if (!state.status?.lesson) await lastEnd();
     byId("lesson-cancel").focus({ preventScroll: true });

@@ -57,21 +57,28 @@ function startExport() {
   for (const button of menu.querySelectorAll("[data-export]")) {
     button.addEventListener("click", async () => {
       menu.open = false;
-      tell("The export is being written…");
-      await download(button.dataset.export).catch(report);
+      button.disabled = true;
+      const done = tell("The export is being written…", { remedy: button.dataset.wait, stay: true });
+      await download(button.dataset.export).then(() => tell("The export is in your downloads."), report);
+      done();
+      button.disabled = false;
     });
   }
 }
 
 /** What is served, warnings, and whether the server answers. */
 function draw() {
-  const { status } = state;
+  const { status, refused } = state;
   const offline = byId("offline");
   offline.hidden = state.connected;
-  if (!state.connected && !offline.textContent) {
-    offline.append("The server has stopped. Start it again with ", make("code", {}, `zofc teach ${status?.run ?? "RUN"}`), "; this page goes on by itself.");
-  } else if (state.connected) offline.replaceChildren();
-  byId("export").hidden = !state.classes.some(one => one.learned);
+  if (refused) say(offline, "This page is no longer valid: open the address that zofc teach printed when it was started.");
+  else if (state.connected) offline.replaceChildren();
+  else if (!offline.textContent) {
+    offline.append("The server has stopped. Start it again with ", make("code", {}, `zofc teach ${status?.run ?? "RUN"}`), ": this page then goes on by itself, or tells you to open another address.");
+  }
+  document.querySelector("main")?.toggleAttribute("inert", refused);
+  if (refused) for (const dialog of document.querySelectorAll("dialog")) dialog.close();
+  byId("export").hidden = refused || !state.classes.some(one => one.learned);
   if (!status) return;
   say(byId("about"), `${status.run.split(/[\\/]/).pop()} · ${status.learner} · ${status.backbone} · ${status.device}`);
   byId("about").title = status.run;

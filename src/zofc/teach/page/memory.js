@@ -1,23 +1,33 @@
 // @ts-check
 // What it remembers: accuracy of each class before and after the last lesson, over all lessons, and undo.
 import { api } from "./api.js";
-import { byId, count, duration, list, make, percent, tell } from "./dom.js";
+import { byId, count, duration, list, make, percent, score, tell } from "./dom.js";
+import { forgotten } from "./lesson.js";
 import { attempt, follow, state } from "./state.js";
 
 /** @typedef {import("./api.js").Lesson} Lesson */
 
-/** Change of a class in a lesson, in words. @param {number | null | undefined} before @param {number | null | undefined} after */
-export function change(before, after) {
+/**
+ * Change of a class in a lesson, in words: in pictures where they were counted.
+ * @param {number | null | undefined} before percent
+ * @param {number | null | undefined} after
+ * @param {number} [pictures] that are right more than before
+ */
+export function change(before, after, pictures) {
   if (after === null || after === undefined) return { text: "–", kind: "" };
   if (before === null || before === undefined) return { text: "new", kind: "up" };
+  if (pictures !== undefined && Number.isFinite(pictures) && pictures) {
+    return pictures > 0 ? { text: `▲ ${count(pictures, "picture")}`, kind: "up" } : { text: `▼ ${count(-pictures, "picture")}`, kind: "down" };
+  }
   const points = Math.round(after) - Math.round(before);
   if (!points) return { text: "as before", kind: "" };
   return points > 0 ? { text: `▲ ${points} points`, kind: "up" } : { text: `▼ ${-points} points`, kind: "down" };
 }
 
-/** A cell whose ground shows the accuracy that it says. @param {number | null | undefined} value */
-function heat(value) {
-  const cell = make("td", { class: "heat" }, percent(value));
+/** A cell whose ground shows the accuracy that it says. @param {number | null | undefined} value @param {number | undefined} right @param {number | undefined} tested */
+function heat(value, right, tested) {
+  const known = right !== undefined && tested;
+  const cell = make("td", { class: "heat", title: known ? `${right} of ${count(tested, "picture")}, ${percent(value)}` : undefined }, score(right, tested, value));
   if (value !== null && value !== undefined) cell.style.setProperty("--share", `${Math.round(value * 0.55)}%`);
   else cell.classList.add("none");
   return cell;
@@ -30,8 +40,9 @@ function lastTable(last) {
     make("caption", {}, `Lesson ${last.number}, before and after`),
     make("thead", {}, make("tr", {}, ...["Class", "Before", "After", "Change"].map(text => make("th", { scope: "col" }, text)))),
     make("tbody", {}, ...rows.map(({ id, name }) => {
-      const { text, kind } = change(last.accuracy_before[id], last.accuracy_after[id]);
-      return make("tr", {}, make("th", { scope: "row" }, name), heat(last.accuracy_before[id]), heat(last.accuracy_after[id]),
+      const { accuracy_before: before, accuracy_after: after, right_before: rightBefore, right_after: rightAfter, tested } = last;
+      const { text, kind } = change(before[id], after[id], rightAfter[id] - rightBefore[id]);
+      return make("tr", {}, make("th", { scope: "row", title: name }, name), heat(before[id], rightBefore[id], tested[id]), heat(after[id], rightAfter[id], tested[id]),
         make("td", { class: `change ${kind}` }, text));
     })));
 }
@@ -44,7 +55,8 @@ function heatMap(lessons) {
       ...lessons.map(({ number, classes }) => make("th", { scope: "col", title: list(classes) },
         make("span", { class: "hidden-text" }, "Lesson "), String(number))))),
     make("tbody", {}, ...state.classes.filter(({ id }) => lessons.some(lesson => (lesson.accuracy_after[id] ?? null) !== null)).map(({ id, name }) =>
-      make("tr", {}, make("th", { scope: "row" }, name), ...lessons.map(lesson => heat(lesson.accuracy_after[id]))))));
+      make("tr", {}, make("th", { scope: "row", title: name }, name),
+        ...lessons.map(({ accuracy_after: after, right_after: right, tested }) => heat(after[id], right[id], tested[id]))))));
 }
 
 /** @type {Record<Lesson["kind"], string>} */
@@ -91,9 +103,10 @@ function draw() {
     return;
   }
   body.replaceChildren(
-    make("p", { class: "soft lead" }, "Share of the pictures held back that it answers right. Points lost are what a lesson made it forget."),
+    make("p", { class: "soft lead" }, "How many of the pictures held back it answers right. Those that it gets wrong after a lesson, and did not before, it has forgotten; of a few pictures, one may be chance."),
     make("div", { class: "tables" },
-      last ? make("div", { class: "wide", tabIndex: 0, role: "region", "aria-label": "The last lesson" }, lastTable(last)) : "",
+      last ? make("div", { class: "wide", tabIndex: 0, role: "region", "aria-label": "The last lesson" }, lastTable(last),
+        last.kind === "lesson" && make("p", { class: "soft", id: "forgotten" }, forgotten(last))) : "",
       lessons.length ? make("div", { class: "wide", tabIndex: 0, role: "region", "aria-label": "All lessons" }, heatMap(lessons)) : "",
       make("div", { class: "past" }, make("div", { class: "row spread" }, make("h3", {}, "Lessons"), undoButton(running)), historyList(state.lessons))));
 }

@@ -16,7 +16,7 @@ const SPOKEN = 3000; // milliseconds between live answers for screen readers
 function bar(name, share, kind = "") {
   const fill = make("span", { class: "fill" });
   fill.style.width = `${Math.max(0.5, share * 100)}%`;
-  return make("li", { class: kind }, make("span", { class: "name" }, name),
+  return make("li", { class: kind }, make("span", { class: "name", title: name }, name),
     make("span", { class: "track", "aria-hidden": "true" }, fill), make("span", { class: "number" }, percent(share * 100)));
 }
 

@@ -14,6 +14,7 @@ export const state = {
   /** @type {Lesson[]} */ lessons: [],
   /** @type {Map<string, Picture[]>} */ pictures: new Map(),
   connected: true,
+  refused: false, // the server has another token: this page is over
   uploading: 0,
 };
 
@@ -29,16 +30,19 @@ export function redraw() {
   for (const draw of drawings) draw();
 }
 
-/** Read everything again. Pictures are read only of classes whose number of them changed. */
+/** @type {Map<string, string>} */
+const galleries = new Map(); // of each class, the pictures that are known
+
+/** Read everything again; pictures only of classes whose gallery is another one. */
 export async function refresh() {
   const [status, classes, lessons] = await Promise.all([api.status(), api.classes(), api.lessons()]);
-  const changed = classes.filter(({ id, images, pending, learned, removed_pending: removed }) => {
-    const known = state.pictures.get(id);
-    const waiting = known?.filter(picture => !picture.learned).length;
-    return !known || known.length !== images || (learned && waiting !== pending) || removed > 0;
+  const changed = classes.filter(({ id, gallery }) => galleries.get(id) !== gallery);
+  const lists = await Promise.all(changed.map(({ id }) => api.pictures(id).catch(() => null)));
+  changed.forEach(({ id, gallery }, number) => {
+    const pictures = lists[number];
+    state.pictures.set(id, pictures ?? []);
+    if (pictures) galleries.set(id, gallery); else galleries.delete(id);
   });
-  const lists = await Promise.all(changed.map(({ id }) => api.pictures(id).catch(() => [])));
-  changed.forEach(({ id }, number) => state.pictures.set(id, lists[number]));
   Object.assign(state, { status, classes, lessons, connected: true });
   redraw();
 }
@@ -59,14 +63,23 @@ function reconnect() {
       document.dispatchEvent(new Event("zofc-connected"));
     } catch (error) {
       if (!(error instanceof Problem) || error.status === 0) setTimeout(attempt, 1500);
-      else { state.connected = true; redraw(); report(error); } // another token: this page is out, and says so once
+      else report(error);
     }
   };
   setTimeout(attempt, 1500);
 }
 
+/** The token is not the server's: nothing works here any more, and the page says what to open. */
+function end() {
+  waiting = true; // nothing is asked again
+  Object.assign(state, { connected: false, refused: true });
+  redraw();
+}
+
 /** Show an error with its remedy. @param {unknown} error */
 export function report(error) {
+  if (state.refused) return undefined;
+  if (error instanceof Problem && error.status === 401) return end();
   if (error instanceof Problem && error.status === 0) return reconnect();
   if (error instanceof Problem) return tell(error.message, { kind: "error", remedy: error.remedy });
   tell("Something went wrong in this page.", { kind: "error", remedy: `Reload it. (${error instanceof Error ? error.message : error})` });
@@ -97,7 +110,7 @@ export function watch() {
     api.status().then(status => {
       const before = state.status;
       state.status = status;
-      if (before && (before.classes !== status.classes || before.lesson?.number !== status.lesson?.number)) return refresh();
+      if (before && (before.revision !== status.revision || before.lesson?.number !== status.lesson?.number)) return refresh();
       return undefined;
     }).catch(report);
   }, 4000);
