@@ -223,3 +223,17 @@ def fleet_table(rows: Sequence[Mapping[str, Any]]) -> Grid:
     ]  # fmt: skip
     heads = ("Each sends an hour", "All send an hour", "Million additions a step", "Replaying it on one core (s)")
     return Grid(("Devices", *heads), tuple(body))
+
+
+def kills_table(rows: Sequence[Mapping[str, Any]]) -> Grid:
+    """`results/rank_kills.json`: what became of runs of which one rank was killed."""
+    body = [
+        (
+            f"{row['moment']:.1f}", str(row["rank"]), row["phase"], f"{row['ended']:.1f}",
+            "–" if row["resumed"] is None else f"{row['resumed']:.1f}",
+            "equal" if row["matrix_equal"] and row["journal_equal"] and row["adapter_follows"] else "differs",
+        )
+        for row in sorted(rows, key=lambda row: float(row["moment"]))
+    ]  # fmt: skip
+    heads = ("Phase", "The other had ended after (s)", "Resumed after (s)", "Matrix, journal and adapter")
+    return Grid(("Killed at (s)", "Rank", *heads), tuple(body))
