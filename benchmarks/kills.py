@@ -14,9 +14,7 @@ import json
 import os
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -26,7 +24,7 @@ from zofc.runfolder import write_atomic
 from zofc.training.device import environment
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from rank_kills import SEED, WholeRun, kill_moments, kill_one, whole_run
+from rank_kills import SEED, kill_moments, kill_one, whole_run
 
 EPOCHS = 20  # of each of two tasks, three steps each
 WORDS = [
@@ -35,17 +33,6 @@ WORDS = [
     "training.loading=device", "training.threads=1", f"optimize.peft.epochs={EPOCHS}",
     f"optimize.head.epochs={EPOCHS}", "training.checkpoint_minutes=0.002",
 ]  # fmt: skip
-
-
-def kill_until_met(folder: Path, whole: WholeRun, share: float, rank: int) -> dict[str, Any]:
-    """Repeat a run that ended before its moment, with the moment at the same share of its shorter time."""
-    for attempt in range(5):
-        (folder / str(attempt)).mkdir(parents=True)
-        row = kill_one(WORDS, folder / str(attempt), whole, share, rank)
-        if isinstance(row, dict):
-            return row
-        whole = replace(whole, seconds=min(row, whole.seconds))
-    raise SystemExit("the run ended five times before its moment: too much else runs on this machine")
 
 
 def main() -> None:
@@ -59,7 +46,7 @@ def main() -> None:
         whole = whole_run(WORDS, folder)
         print(f"never killed: {whole.seconds:.1f} s", flush=True)
         for number, (share, rank) in enumerate(kill_moments()):
-            rows.append(kill_until_met(folder / f"kill{number}", whole, share, rank))
+            rows.append(kill_one(WORDS, folder / f"kill{number}", whole, share, rank))
             print(rows[-1], flush=True)
     Console().print(kills_table(rows).markdown())
     if options.out:

@@ -1,7 +1,8 @@
 """SIGKILL of one of two ranks at a moment of a run, and whether what becomes of it is the run that was never killed.
 
 Tests and `benchmarks/kills.py` share this. Moments are counted from the start of both ranks, so that a kill may meet
-imports, the exchange of addresses, training, evaluation, a checkpoint that is being written, or the end.
+imports, the exchange of addresses, training, evaluation, a checkpoint that is being written, or the end. A moment is
+the time since the event that came before it in a run that was never killed, so that a slow run is killed there too.
 """
 
 from __future__ import annotations
@@ -38,11 +39,18 @@ class WholeRun:
 
     run: Run
     seconds: float  # from the start of both ranks to the end of torchrun
+    events: tuple[float, ...]  # seconds of what it reported
 
     @property
     def deadline(self) -> float:
         """Seconds after which a run of the same kind that is killed once has hung."""
         return 120 + 10 * self.seconds
+
+    def find_moment(self, share: float) -> tuple[int, float]:
+        """How many events come before a share of the time, and the seconds since the last of them."""
+        moment = share * self.seconds
+        before = [seconds for seconds in self.events if seconds <= moment]
+        return len(before), moment - (before[-1] if before else 0.0)
 
 
 def kill_moments() -> list[tuple[float, int]]:
@@ -74,7 +82,7 @@ def children(pid: int) -> list[int]:
 
 def ranks_of(torchrun: subprocess.Popen[bytes]) -> dict[int, int]:
     """The processes of the ranks that are alive, by their numbers."""
-    found = {}
+    found: dict[int, int] = {}
     for pid in children(torchrun.pid):
         try:
             words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -82,6 +90,11 @@ def ranks_of(torchrun: subprocess.Popen[bytes]) -> dict[int, int]:
             continue
         found |= {int(word[5:]): pid for word in words if word.startswith(b"RANK=")}
     return found
+
+
+def marks_in(runs: Path) -> list[dict[str, Any]]:
+    """The events that every run has in the same order: not the checkpoints, which are made by the clock."""
+    return [event for event in events_in(runs) if event["event"] in PHASES]
 
 
 def events_in(runs: Path) -> list[dict[str, Any]]:
@@ -95,26 +108,36 @@ def whole_run(words: list[str], folder: Path) -> WholeRun:
     """The run that the others are compared with."""
     torchrun = start_ranks(words, folder / "runs", folder / "log")
     wait_until(lambda: len(ranks_of(torchrun)) == 2, torchrun, 0.01)
-    clock = time.monotonic()
+    clock, start = time.monotonic(), time.time()
     assert torchrun.wait(DEADLINE) == 0, (folder / "log").read_text("utf-8", "replace")[-3000:]
-    return WholeRun(Run(next((folder / "runs").glob("*/recipe.yaml")).parent), time.monotonic() - clock)
+    seconds = time.monotonic() - clock
+    run = Run(next((folder / "runs").glob("*/recipe.yaml")).parent)
+    return WholeRun(run, seconds, tuple(event["time"] - start for event in marks_in(folder / "runs")))
 
 
-def kill_one(words: list[str], folder: Path, whole: WholeRun, share: float, rank: int) -> dict[str, Any] | float:
-    """Kill a rank after a share of the time of the whole run, and let torchrun start the ranks again. If the run was
-    quicker than that, its seconds instead."""
-    runs, log = folder / "runs", folder / "log"
+def kill_one(words: list[str], folder: Path, whole: WholeRun, share: float, rank: int) -> dict[str, Any]:
+    """Kill a rank at a share of the time of the whole run, and let torchrun start the ranks again. A run that has ended
+    before, because its last seconds were quicker, is repeated and killed sooner after its last event."""
+    for attempt in range(8):
+        row = _kill_one(words, folder / str(attempt), whole, share, rank, 0.5**attempt)
+        if row is not None:
+            return row
+    raise AssertionError("the run ended eight times before its moment")
+
+
+def _kill_one(
+    words: list[str], folder: Path, whole: WholeRun, share: float, rank: int, haste: float
+) -> dict[str, Any] | None:
+    folder.mkdir(parents=True)
+    runs, log, (marks, since) = folder / "runs", folder / "log", whole.find_moment(share)
     torchrun = start_ranks(words, runs, log, restarts=2)
     try:
         wait_until(lambda: len(ranks_of(torchrun)) == 2, torchrun, 0.01)
         clock, both = time.monotonic(), ranks_of(torchrun)
-        while time.monotonic() - clock < share * whole.seconds:
-            if torchrun.poll() is not None:
-                return time.monotonic() - clock
-            time.sleep(0.005)
+        wait_until(lambda: len(marks_in(runs)) >= marks, torchrun, 0.01)
+        time.sleep(since * haste)
         if not {*both.values()} <= {*children(torchrun.pid)}:
-            torchrun.wait(whole.deadline)
-            return time.monotonic() - clock
+            return None
         moment = time.monotonic() - clock
         os.kill(both[rank], signal.SIGKILL)
         killed, before = time.monotonic(), events_in(runs)
