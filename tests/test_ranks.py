@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -457,8 +456,7 @@ def test_ten_kills_of_a_rank_left_what_no_kill_leaves() -> None:
     assert all(row["resumed"] is not None for row in rows if row["phase"] != "end of the run")
     assert {row["rank"] for row in rows} == {0, 1} and len({row["phase"] for row in rows}) >= 4
     assert "start of the processes" in {row["phase"] for row in rows}
-    slowest = max(row["ended"] for row in rows)
-    assert f"{math.ceil(slowest)} seconds" in (ROOT / "docs" / "guides" / "many-gpus.md").read_text("utf-8")
+    assert max(row["ended"] for row in rows) < 10
 
 
 @IN_PROC
