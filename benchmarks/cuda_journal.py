@@ -27,8 +27,9 @@ from torch import Tensor
 
 from zofc.analysis.replay import CLOSE, RunReplay, distance
 from zofc.evidence.scaling import cuda_table
+from zofc.model.backbone import load_backbone
 from zofc.ranks import Ranks, join_group
-from zofc.recipe import load_recipe
+from zofc.recipe import BackboneSettings, load_recipe
 from zofc.runfolder import Run, write_atomic
 from zofc.runfolder.checkpoint import load_checkpoint
 from zofc.training.device import environment
@@ -53,6 +54,8 @@ class Bench:
     def __init__(self, device: str, backbone: str, epochs: int, folder: Path) -> None:
         groups = [f"optimize.{group}.epochs={epochs}" for group in ("peft", "head")]
         self.words = [f"training.device={device}", f"backbone.name={backbone}", *SETTINGS, *groups]
+        depth = load_backbone(BackboneSettings(name=backbone)).depth
+        self.words += [f"peft.blocks=first {min(5, depth)}"]
         self.device, self.folder, self.count = torch.device(device), folder, 0
 
     def train(self, changes: list[str], ranks: Ranks | None = None) -> Run:
