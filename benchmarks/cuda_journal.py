@@ -21,9 +21,9 @@ from statistics import median
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from rich.console import Console
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore
 
 from zofc.analysis.replay import CLOSE, RunReplay, distance
 from zofc.evidence.scaling import cuda_table
@@ -96,7 +96,7 @@ class Bench:
     def group_of_one(self) -> dict[str, Any]:
         """A run whose sums pass through NCCL, beside one that sums nothing."""
         alone = self.train([])
-        with join_group(dist.HashStore()) as ranks:
+        with join_group(HashStore()) as ranks:
             grouped = self.train([], ranks)
             sent = dict(ranks.sent)
         own, other = tensors_of(alone), tensors_of(grouped)

@@ -454,8 +454,9 @@ def test_ten_kills_of_a_rank_left_what_no_kill_leaves() -> None:
     assert [(row["share"], row["rank"]) for row in rows] == kill_moments() and len(rows) == 10
     assert all(row["matrix_equal"] and row["journal_equal"] and row["adapter_follows"] for row in rows)
     assert all(row["resumed"] is not None for row in rows if row["phase"] != "end of the run")
-    assert {row["rank"] for row in rows} == {0, 1} and len({row["phase"] for row in rows}) >= 4
-    assert "start of the processes" in {row["phase"] for row in rows}
+    phases = {row["phase"] for row in rows}
+    assert {row["rank"] for row in rows} == {0, 1} and {"start of the processes", "end of the run"} <= phases
+    assert any(phase.startswith("training of task") for phase in phases)
     assert max(row["ended"] for row in rows) < 10
 
 
