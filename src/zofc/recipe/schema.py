@@ -285,7 +285,7 @@ class TrainingSettings(Strict):
         "images", description="what the processes of torchrun divide: the images of a batch, or the queries of a step"
     )
     check_ranks: Positive = Field(100, description="steps between two checks that torchrun's processes agree")
-    rank_wait: RankWait = Field(10, description="minutes that torchrun's processes wait for each other's answers")
+    rank_wait: RankWait = Field(10.0, description="minutes that torchrun's processes wait for each other's answers")
     graphs: bool = Field(True, description="on CUDA, record a step once and replay it")
     compile: bool = Field(False, description="first order: blocks compiled by torch (a minute, and a C++ compiler)")
     recompute: bool = Field(False, description="first order: keep one activation a block, compute the rest again")
