@@ -3,9 +3,10 @@
     python benchmarks/ranks.py --out results/ranks.json
 
 Every process has 16 images of a step, so N processes make steps of 16 N images, as in `docs/scaling.md`. A round trains
-every kind of step in 1, 2 and 4 processes (gloo, one thread each) one after another; times are compared within a round,
-and medians over rounds are written. The model of that page is given the time of a step of one process, the latency and
-the bandwidth of sums of two, all of this run, and the number of cores.
+each kind of step in one process, in two, and in four where there are as many cores (gloo, one thread each), one
+directly after another, in an order that changes; times are compared within a round, and medians over rounds are
+written. The model of that page is given the time of a step of one process, and the latency and bandwidth of sums of
+two, as measured here.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from zofc.evidence.scaling import Network, ScaledBackbone, StepKind, ranks_table
+from zofc.evidence.scaling import Network, ScaledBackbone, StepKind, agreement_text, ranks_table
 from zofc.model.backbone import load_backbone
 from zofc.ranks import Ranks, join_ranks
 from zofc.recipe import load_recipe
@@ -35,7 +36,7 @@ from zofc.training.device import environment
 from zofc.training.resolve import check_recipe
 from zofc.training.runs import start_run, train
 
-PROCESSES = (1, 2, 4)
+PROCESSES = (1, 2, 4)  # as far as each has a core
 IMAGES, PER_CLASS, CLASSES, EPOCHS = 16, 32, 10, 3  # images of a process; the first epoch is not timed
 SMALL, LARGE = 1, 2**20  # numbers of the sums that latency and bandwidth are measured with
 KINDS = {
@@ -54,18 +55,19 @@ SETTINGS = (
 )  # fmt: skip
 PURPOSES = ("coefficients", "gradient", "loss and hits", "stop requests")  # of what travels in every step
 Measures = dict[str, Any]
+Round = dict[str, dict[int, Measures]]  # by kind of step and number of processes
 
 
 # -- a rank ----------------------------------------------------------------------------------------------------------
 
 
-def train_kinds(output: Path) -> None:
-    """Train each kind of step as a rank; the first one writes times and bytes."""
+def train_as_rank(name: str, output: Path) -> None:
+    """Train a kind of step as a rank; the first one writes times and bytes."""
     with join_ranks() as ranks:
-        kinds = {name: train_kind(words, output / name, ranks) for name, (_, words) in KINDS.items()}
+        measures = train_kind(KINDS[name][1], output, ranks)
         sums = [seconds_of_sum(size, ranks) for size in (SMALL, LARGE)]
         if ranks.first:
-            write_atomic(output / "measures.json", json.dumps({"kinds": kinds, "sums": sums}))
+            write_atomic(output / "measures.json", json.dumps({**measures, "sums": sums}))
 
 
 def train_kind(words: list[str], folder: Path, ranks: Ranks) -> Measures:
@@ -101,32 +103,37 @@ def seconds_of_sum(size: int, ranks: Ranks, repeats: int = 50) -> float:
 # -- rounds ----------------------------------------------------------------------------------------------------------
 
 
-def measure(processes: int) -> Measures:
-    """Start so many ranks of this file and read what the first one wrote."""
+def measure(name: str, processes: int) -> Measures:
+    """Start so many ranks of this file for a kind of step and read what the first one wrote."""
     with tempfile.TemporaryDirectory() as folder:
         start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         variables = {**os.environ, "OMP_NUM_THREADS": "1"}
-        subprocess.run([sys.executable, *start, __file__, "--rank", folder], env=variables, check=True)
+        subprocess.run([sys.executable, *start, __file__, "--rank", name, folder], env=variables, check=True)
         measures: Measures = json.loads((Path(folder) / "measures.json").read_text("utf-8"))
         return measures
 
 
-def local_network(rounds: list[dict[int, Measures]]) -> Network:
+def measure_round(number: int, counts: tuple[int, ...]) -> Round:
+    """All kinds in all numbers of processes; which number comes first changes from round to round."""
+    turn = number % len(counts)
+    return {name: {count: measure(name, count) for count in (*counts[turn:], *counts[:turn])} for name in KINDS}
+
+
+def local_network(rounds: list[Round]) -> Network:
     """Latency and bandwidth by the model's own formula, for which two processes take 2 α + n / β."""
-    small, large = (median(one[2]["sums"][which] for one in rounds) for which in (0, 1))
+    small, large = (median(one[name][2]["sums"][which] for one in rounds for name in KINDS) for which in (0, 1))
     return Network("processes of one machine", small / 2, 4 * (LARGE - SMALL) / (large - small))
 
 
-def make_rows(rounds: list[dict[int, Measures]], cores: int) -> list[dict[str, Any]]:
+def make_rows(rounds: list[Round], counts: tuple[int, ...]) -> list[dict[str, Any]]:
     """A row for each kind of step and number of processes."""
     network, rows = local_network(rounds), []
     for name, (kind, _) in KINDS.items():
-        for processes in PROCESSES:
-            times = [(one[1]["kinds"][name]["seconds"], one[processes]["kinds"][name]["seconds"]) for one in rounds]
-            found = rounds[-1][processes]["kinds"][name]
+        for processes in counts:
+            times = [(one[name][1]["seconds"], one[name][processes]["seconds"]) for one in rounds]
+            found = rounds[-1][name][processes]
             backbone, alone = ScaledBackbone("embedded", found["width"], 1.0), median(one for one, _ in times)
-            shared = replace(kind, fixed=alone * max(1.0, processes / cores))  # processes take turns on few cores
-            expected = processes * alone / shared.step_seconds(backbone, network, processes)
+            expected = replace(kind, fixed=alone).speed_up(backbone, network, processes)
             ratios = [processes * one / several for one, several in times]
             rows.append({
                 "name": name, "what": kind.title, "processes": processes, "bytes": found["bytes"],
@@ -140,20 +147,23 @@ def make_rows(rounds: list[dict[int, Measures]], cores: int) -> list[dict[str, A
 def main() -> None:
     """Measure in rounds and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--rank", type=Path, help=argparse.SUPPRESS)  # the folder of a rank that this file started
+    parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)  # kind and folder of a rank that this file started
     options = parser.parse_args()
     if options.rank:
-        train_kinds(options.rank)
+        train_as_rank(options.rank[0], Path(options.rank[1]))
         return
-    rounds = [{processes: measure(processes) for processes in PROCESSES} for _ in range(options.rounds)]
-    cores = len(os.sched_getaffinity(0))
-    rows = make_rows(rounds, cores)
-    Console().print(ranks_table(rows).markdown())
+    cores, made_with = len(os.sched_getaffinity(0)), environment(torch.device("cpu"))
+    counts = tuple(count for count in PROCESSES if count <= cores)
+    if len(counts) == 1:
+        raise SystemExit("two processes need two cores")
+    rounds = [measure_round(number, counts) for number in range(options.rounds)]
+    about = {"cores": cores, "rounds": options.rounds, "network": asdict(local_network(rounds))}
+    content = {**about, "rows": make_rows(rounds, counts), "environment": made_with}
+    Console().print(ranks_table(content).markdown())
+    print(agreement_text(content))
     if options.out:
-        about = {"cores": cores, "rounds": options.rounds, "network": asdict(local_network(rounds))}
-        content = {**about, "rows": rows, "environment": environment(torch.device("cpu"))}
         write_atomic(options.out, json.dumps(content, indent=1) + "\n")
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from waiting import DEADLINE, wait_until
 from zofc.analysis.cost import Cost
 from zofc.data.source import SOURCES, Source, SourceOptions, open_source
 from zofc.errors import Interrupted, RunError
@@ -168,9 +169,9 @@ def test_workers_stop_with_the_process_that_began_them(
 ) -> None:
     process = start_grid(tiny_recipe, tmp_path, *kinds)
     finished = kinds.count("short")
-    assert waited(lambda: steps(tmp_path) == at_work + finished and rows_in(tmp_path / "rows.json") == finished)
+    wait_until(lambda: steps(tmp_path) == at_work + finished and rows_in(tmp_path / "rows.json") == finished, process)
     process.send_signal(number)
-    _, said = process.communicate(timeout=60)  # the workers hold the other end: it returns when they are gone
+    _, said = process.communicate(timeout=DEADLINE)  # the workers hold the other end: it returns when they are gone
     assert process.returncode == (-number if number == signal.SIGKILL else 1), said
     saved = [load_checkpoint(open_run(path.parent)) for path in tmp_path.glob("runs/*/recipe.yaml")]
     stopped = [found[0] for found in saved if found is not None and found[0].task_steps and not found[0].done]
@@ -186,13 +187,13 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
 
 def test_a_cell_whose_process_is_killed_twice_fails_and_the_others_go_on(tiny_recipe: Make, tmp_path: Path) -> None:
     process = start_grid(tiny_recipe, tmp_path, "long", "short")
-    assert waited(lambda: steps(tmp_path) == 2 and rows_in(tmp_path / "rows.json") == 1)
+    wait_until(lambda: steps(tmp_path) == 2 and rows_in(tmp_path / "rows.json") == 1, process)
     for worker in workers_of(process):  # at the long one, and idle
         os.kill(worker, signal.SIGKILL)
-    assert waited(lambda: begun(tmp_path) == 3)
+    wait_until(lambda: begun(tmp_path) == 3, process)
     (worker,) = workers_of(process)
     os.kill(worker, signal.SIGKILL)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, said
     failed, good = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert failed["failed"].startswith("its process was killed (signal 9), alone too: perhaps out of memory")
@@ -218,9 +219,9 @@ def test_an_item_whose_process_is_killed_is_worked_once_more_after_all_others(tm
 
 def test_ctrl_c_while_workers_start_leaves_no_traces_of_them(tiny_recipe: Make, tmp_path: Path) -> None:
     process = start_grid(tiny_recipe, tmp_path, "long", "long", start_new_session=True)
-    assert waited(lambda: len(workers_of(process)) == 2)
+    wait_until(lambda: len(workers_of(process)) == 2, process)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=DEADLINE)
     assert said.count("Traceback") == 1 and "Interrupted: stopped and saved" in said, said  # the script's own
 
 
@@ -258,13 +259,6 @@ def rows_in(path: Path) -> int:
 def steps(folder: Path) -> int:
     """How many runs have closed an epoch."""
     return sum('"epoch"' in path.read_text() for path in folder.glob("runs/*/events.jsonl"))
-
-
-def waited(fact: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 120
-    while not fact() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return fact()
 
 
 def test_a_grid_reads_the_images_of_its_runs_once(

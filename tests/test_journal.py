@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 from test_training import save_glyph_folders
+from waiting import DEADLINE
 from zofc.analysis.replay import Comparison, JournalCheck, Moment, Replay, RunReplay, summarize_journal
 from zofc.errors import DivergedError, RunError
 from zofc.optim.optimizers import GroupOptimizer
@@ -259,6 +260,22 @@ def test_on_cuda_bit_for_bit_and_on_the_cpu_close_to_it(name: str, tiny_recipe: 
     assert check.problem is None if check.linear else check.steps
 
 
+def test_the_measurement_of_a_gpu_runs_on_a_cpu_too(tiny_weights: Path, tmp_path: Path) -> None:
+    """So that it does not fail where there is a GPU; what it finds here is known."""
+    script = Path(__file__).resolve().parents[1] / "benchmarks" / "cuda_journal.py"
+    small = ["--device", "cpu", "--backbone", str(tiny_weights), "--epochs", "2", "--rounds", "1"]
+    command = [sys.executable, str(script), *small, "--out", str(tmp_path / "cuda.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stderr[-2000:]
+    content = json.loads((tmp_path / "cuda.json").read_text("utf-8"))
+    assert [row["name"] for row in content["rows"]] == ["sgd", "adam", "sign", "image"]
+    assert all(row["bit_equal"] and row["cpu_distance"] == 0 and row["steps"] == 16 for row in content["rows"])
+    group = content["group_of_one"]
+    assert group["backend"] == "gloo" and group["matrix_equal"] and group["distance"] < 1e-5
+    assert group["bytes"]["coefficients"] == 16 * 4 * 4 and group["bytes"]["gradient"] == 16 * 4 * (4 * 24 + 1)
+    assert content["recording"]["step_ms"] > 0 and "a direction per image" in done.stdout
+
+
 # -- kills -----------------------------------------------------------------------------------------------------------
 
 
@@ -416,7 +433,7 @@ def test_every_flipped_byte_is_found_and_its_record_named(trained: Run, tmp_path
     position = JournalPosition(*load_checkpoint(trained).progress.journal)  # type: ignore[union-attr, misc]
     places = records(data)
     assert places[-1][1] == len(data)
-    for at in range(0, len(data), 3):
+    for at in range(len(data)):
         path.write_bytes(data[:at] + bytes([data[at] ^ (1 << at % 8)]) + data[at + 1 :])
         number = next((number for number, (_, end) in enumerate(places, 1) if at < end), 0)
         with pytest.raises(RunError, match=rf"journal.bin is damaged at record {number}, "):

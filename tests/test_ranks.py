@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,22 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from rank_kills import (
+    TORCHRUN,
+    WholeRun,
+    children,
+    environment_of_ranks,
+    events_in,
+    kill_moments,
+    kill_one,
+    whole_run,
+)
+from waiting import DEADLINE, wait_until
 from zofc.analysis.replay import RunReplay
+from zofc.errors import RanksError
 from zofc.model.subspace import Subspaces
-from zofc.ranks import ProcessRanks, Ranks
-from zofc.recipe import load_recipe
+from zofc.ranks import ProcessRanks, Ranks, join_group
+from zofc.recipe import dump_recipe, load_recipe
 from zofc.runfolder import Run
 from zofc.runfolder.checkpoint import load_checkpoint
 from zofc.runfolder.journal_records import SetStep
@@ -29,7 +40,7 @@ from zofc.training.resolve import check_recipe
 from zofc.training.runs import start_run, train
 
 WORKER = Path(__file__).with_name("ranks_worker.py")
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+ROOT = Path(__file__).resolve().parents[1]
 CASES = {  # the last batch of 14 images has 4 of 5, or 1 of 13, which is fewer than there are ranks
     "shared": ["zofc/base"],
     "image": ["zofc/base", "optimize.peft.per=image", "optimize.peft.queries=2"],
@@ -60,6 +71,8 @@ REFUSED = {
     "one query": (["zofc/base", "training.divide=queries", "optimize.peft.queries=1"], "one query cannot be divided"),
     "no queries": (["adapter-fo/base", "training.divide=queries"], "no group has queries"),
     "differs": (["zofc/base", "training.check_ranks=5"], "after step 5 of task 1, parameters of rank 1 differ"),
+    "differs later": (["zofc/base", "training.check_ranks=5", "training.checkpoint_minutes=0.0000001"],
+                      "after step 5 of task 1, parameters of rank 1 differ"),
 }  # fmt: skip
 
 
@@ -77,8 +90,8 @@ def words(case: list[str], weights: Path, precision: str = "fp64") -> list[str]:
     return [name, *small, *(["peft.blocks=first 2"] if "peft" in recipe.optimize else []), *overrides]
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+def run_to_end(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=environment_of_ranks(), capture_output=True, text=True, timeout=DEADLINE)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +106,7 @@ def results(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
         folder = tmp_path_factory.mktemp(kind)
         (folder / "cases.json").write_text(json.dumps(cases | (refused if kind == "two" else {})), "utf-8")
         command = [*start, str(WORKER), str(folder / "cases.json"), str(folder)]
-        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
+        done = run_to_end(command)
         assert done.returncode == 0, done.stderr[-3000:]
         found[kind] = json.loads((folder / "results.json").read_text("utf-8"))
         counts = sorted(folder.glob("answered.*.json"))
@@ -223,96 +236,228 @@ def test_single_precision_is_what_it_was_beside_double(tiny_weights: Path, tmp_p
         assert torch.allclose(value.double(), states[1][name].double(), atol=1e-3), name
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_nccl_with_one_rank(tmp_path: Path) -> None:
-    dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
+# -- a group of one --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def one_rank() -> Iterator[ProcessRanks]:
+    """A process group of this process alone."""
     try:
-        ranks = ProcessRanks()
-        value = torch.arange(5.0, device="cuda")
-        assert torch.equal(ranks.sum({"gradient": value})["gradient"], value)
-        assert ranks.sent["gradient"] == 20 and not ranks.any(False) and ranks.least(3) == 3
-        batches = [(torch.full((2, 3), float(k), device="cuda"), torch.tensor([k, k])) for k in range(3)]
-        features = [features for features, _ in ranks.in_order(batches, lambda images: 2 * images)]
-        assert torch.equal(torch.cat(features), 2 * torch.cat([images for images, _ in batches]).cpu())
+        with join_group(dist.HashStore()) as ranks:
+            yield ranks
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_run_with_nccl_is_that_of_one_process(tiny_weights: Path, tmp_path: Path) -> None:
-    """One rank, whose sums of CUDA tensors pass through NCCL."""
-    name, *overrides = words(CASES["shared"], tiny_weights)
-    recipe = check_recipe(load_recipe(name, [*overrides, "training.device=cuda"]))
-    runs = [start_run(recipe, tmp_path / kind) for kind in ("one", "nccl")]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_group_of_one_rank_exchanges_with_itself(one_rank: ProcessRanks, device: str) -> None:
+    """Through gloo, or NCCL where the tensors are on a GPU."""
+    value = torch.arange(5.0, device=device)
+    assert torch.equal(one_rank.sum({"gradient": value})["gradient"], value)
+    assert one_rank.sent["gradient"] == 20 and not one_rank.any(False) and one_rank.least(3) == 3
+    batches = [(torch.full((2, 3), float(k), device=device), torch.tensor([k, k])) for k in range(3)]
+    features = [features for features, _ in one_rank.in_order(batches, lambda images: 2 * images)]
+    assert torch.equal(torch.cat(features), 2 * torch.cat([images for images, _ in batches]).cpu())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", ["shared", "image", "first order"])
+def test_a_run_of_a_group_of_one_is_that_of_one_process(
+    one_rank: ProcessRanks, tiny_weights: Path, tmp_path: Path, name: str, device: str
+) -> None:
+    """One rank, all of whose sums pass through gloo, or NCCL where the tensors are on a GPU."""
+    recipe_name, *overrides = words(CASES[name], tiny_weights)
+    recipe = check_recipe(load_recipe(recipe_name, [*overrides, f"training.device={device}"]))
+    runs = [start_run(recipe, tmp_path / kind) for kind in ("one", "group")]
     train(runs[0])
-    dist.init_process_group("cpu:gloo,cuda:nccl", init_method=f"file://{tmp_path / 'meet'}", rank=0, world_size=1)
-    try:
-        train(runs[1], ranks=ProcessRanks())
-    finally:
-        dist.destroy_process_group()
+    train(runs[1], ranks=one_rank)
+    steps = runs[1].metrics["steps"]
+    assert one_rank.sent["gradient"] > 0 and one_rank.sent["loss and hits"] >= steps * 2 * 8
+    assert (one_rank.sent["coefficients"] > 0) == (name != "first order") and one_rank.sent["checksums"] > 0
     state, other = (trained({"folder": str(run.path)}) for run in runs)
     assert all(torch.allclose(value, other[key], rtol=1e-9) for key, value in state.items())
     assert runs[0].matrix == runs[1].matrix
 
 
+# -- bytes -----------------------------------------------------------------------------------------------------------
+
+EXCHANGES = """
+import sys
+from pathlib import Path
+import torch
+from torch.distributed import FileStore
+from zofc.ranks import join_group
+
+def travelled():
+    (line,) = (line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:"))
+    return int(line.split(":")[1].split()[8])
+
+with join_group(FileStore(sys.argv[1], 2), int(sys.argv[2]), 2) as ranks:
+    kind, numbers, repeats, least = sys.argv[3], torch.ones(int(sys.argv[4])), int(sys.argv[5]), None
+    batches = [(numbers, torch.tensor([k])) for k in range(3)]
+    for _ in range(20):
+        ranks.any(False)
+        before, counted = travelled(), ranks.sent.total()
+        for _ in range(repeats):
+            ranks.sum({"gradient": numbers}) if kind == "sums" else list(ranks.in_order(batches, lambda values: values))
+        ranks.any(False)
+        found = travelled() - before, 2 * (ranks.sent.total() - counted)
+        least = min(least or found, found)
+    if ranks.first:
+        print(*least)
+"""
+BYTES = {  # kind, numbers in a tensor, repeats; bytes of a rank in each; most that headers and acknowledgements add
+    "sums of a megabyte": ("sums", 250_000, 4, 1_000_000, 20_000),
+    "sums of four coefficients": ("sums", 4, 100, 16, 4_000),
+    # the second of two has no second batch and pads; of each two types and shapes travel before
+    "features of three batches": ("features", 100_000, 4, 2 * (64 + 400_000 + 64 + 8), 40_000),
+}
+
+
+@pytest.mark.skipif(not Path("/proc/net/dev").exists(), reason="reads the counters of Linux")
+@pytest.mark.parametrize("name", BYTES)
+def test_what_is_counted_is_what_travels(tmp_path: Path, name: str) -> None:
+    """The bytes that leave the loopback device while two processes exchange tensors are those that both have counted,
+    and little more: headers of gloo and TCP, and acknowledgements. Others may use the device at the same time, so the
+    least of twenty rounds counts."""
+    kind, numbers, repeats, each, overhead = BYTES[name]
+    command = [sys.executable, "-c", EXCHANGES, str(tmp_path / "meet")]
+    given = [kind, str(numbers), str(repeats)]
+    with subprocess.Popen([*command, "1", *given], env=environment_of_ranks()) as other:
+        done = run_to_end([*command, "0", *given])
+        assert done.returncode == 0 == other.wait(DEADLINE), done.stderr[-2000:]
+    travelled, counted = map(int, done.stdout.split())
+    agreements = 2 * 8  # that a round ends
+    assert counted == 2 * each * repeats + agreements
+    assert counted <= travelled <= counted + overhead * repeats
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
+
+SILENT = """
+import os, signal, sys, time
+from pathlib import Path
+from torch.distributed import FileStore
+from zofc.errors import ZofcError
+from zofc.ranks import join_group
+
+folder, rank, how = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+(folder / f"ready {rank}").touch()
+while not (folder / f"ready {1 - rank}").exists():
+    time.sleep(0.01)
+try:
+    with join_group(FileStore(str(folder / "meet"), 2), rank, 2, minutes=0.2) as ranks:
+        ranks.any(False)
+        if rank:
+            os.kill(os.getpid(), signal.SIGSTOP if how == "hangs" else signal.SIGKILL)
+        ranks.any(False)
+except ZofcError as error:
+    print(error, flush=True)
+    os._exit(2)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("hangs", "rank 0 of 2 has waited 0.2 minutes for another process of this run, which hangs or is slower ("),
+        ("dies", "rank 0 of 2 lost another process of this run, whose message says why, or which was killed ("),
+    ],
+)
+def test_a_rank_that_hangs_is_told_from_one_that_is_gone(tmp_path: Path, how: str, message: str) -> None:
+    command = [sys.executable, "-c", SILENT, str(tmp_path)]
+    with subprocess.Popen([*command, "1", how], env=environment_of_ranks()) as other:
+        try:
+            done = subprocess.run(
+                [*command, "0", how], env=environment_of_ranks(), capture_output=True, text=True, timeout=DEADLINE
+            )
+        finally:
+            other.kill()
+    assert done.returncode == 2 and message in done.stdout, (done.stdout, done.stderr[-2000:])
+    assert ("training.rank_wait=MINUTES waits longer" in done.stdout) == (how == "hangs")
+    assert "checkpoint" not in done.stdout  # of which ranks know nothing
+
+
+def test_the_longest_wait_of_several_recipes_counts(
+    tiny_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zofc: Any
+) -> None:
+    for minutes in (3, 20):
+        recipe = load_recipe("zofc/base", [f"training.rank_wait={minutes}", f"backbone.name={tiny_weights}"])
+        (tmp_path / f"{minutes}.yaml").write_text(dump_recipe(recipe))
+    waits = []
+
+    def join(minutes: float) -> Any:
+        waits.append(minutes)
+        raise RanksError("not today")
+
+    monkeypatch.setattr("zofc.ranks.join_ranks", join)
+    assert "not today" in zofc("run", str(tmp_path / "3.yaml"), str(tmp_path / "20.yaml"))[1] and waits == [20]
+
+
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        ("differs", "no checkpoint yet: the same command begins anew"),
+        ("differs later", "last checkpoint is kept: the same command continues"),
+    ],
+)
+def test_a_run_that_had_to_stop_says_what_is_left_of_it(results: dict[str, Any], name: str, left: str) -> None:
+    error = results["two"][name]["error"]
+    assert error.count("checkpoint") == 1 and left in error
+
+
+def test_the_last_that_torchrun_prints_says_what_was_wrong(tmp_path: Path) -> None:
+    """In its report of the processes that failed, where it would have a link to its documentation."""
+    command = [*TORCHRUN, "-m", "zofc", "run", "zofc/base", "optimize.peft.lr=fast", "--runs", str(tmp_path)]
+    done = run_to_end(command)
+    report = done.stderr[done.stderr.index("Root Cause") :]
+    assert done.returncode and "traceback : zofc" in report and "optimize.peft.lr" in report, done.stderr[-3000:]
+    assert "To enable traceback" not in done.stderr and not list(tmp_path.iterdir())
+
+
 # -- kills -----------------------------------------------------------------------------------------------------------
 
 
-def children(pid: int) -> list[int]:
-    """The ranks that a torchrun has started."""
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(word) for word in text]
-
-
-KILLS, EPOCHS = 10, 150  # of each of two tasks
+EPOCHS = 60  # of each of two tasks
 LONG = [f"optimize.{group}.epochs={EPOCHS}" for group in ("peft", "head")] + ["training.checkpoint_minutes=0.002"]
 IN_PROC = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes in /proc")
+KILLED = ROOT / "results" / "rank_kills.json"
 
 
 @pytest.fixture(scope="module")
-def never_killed(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def never_killed(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
     """A run of two ranks from beginning to end."""
-    runs = tmp_path_factory.mktemp("whole")
-    command = [*TORCHRUN, "-m", "zofc", "run", *words(["zofc/base", *LONG], tiny_weights), "--runs", str(runs)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return Run(next(runs.glob("zofc-base-*")))
-
-
-def epochs_in(runs: Path) -> int:
-    """Finished epochs that a run has reported so far; -1 before there is a run."""
-    files = list(runs.glob("*/events.jsonl"))
-    return files[0].read_text("utf-8").count('"event": "epoch"') if files else -1
+    return whole_run(words(["zofc/base", *LONG], tiny_weights), tmp_path_factory.mktemp("whole"))
 
 
 @IN_PROC
-@pytest.mark.parametrize("number", [0, 5, *(pytest.param(n, marks=pytest.mark.slow) for n in range(KILLS) if n % 5)])
+@pytest.mark.parametrize(("share", "rank"), sorted(kill_moments())[::4])
 def test_a_killed_rank_ends_all_and_a_restart_resumes(
-    tiny_weights: Path, never_killed: Run, tmp_path: Path, number: int
+    tiny_weights: Path, never_killed: WholeRun, tmp_path: Path, share: float, rank: int
 ) -> None:
-    """SIGKILL in the n-th tenth of the run, the first time as soon as there is a run, before its first checkpoint.
-    All ten: pytest tests/test_ranks.py -m "slow or not slow" -k killed_rank"""
-    rng = random.Random(number)
-    moment = int((number + rng.random()) * 2 * EPOCHS / KILLS) if number else 0
-    case = words(["zofc/base", *LONG], tiny_weights)
-    start = [*TORCHRUN, "--max-restarts", "2", "-m", "zofc", "run", *case, "--runs", str(tmp_path)]
-    with subprocess.Popen(start, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True) as torchrun:  # fmt: skip
-        deadline = time.monotonic() + 200
-        while epochs_in(tmp_path) < moment:
-            assert time.monotonic() < deadline and torchrun.poll() is None
-            time.sleep(0.01)
-        os.kill(rng.choice(children(torchrun.pid)), signal.SIGKILL)
-        text, _ = torchrun.communicate(timeout=200)
-    assert torchrun.returncode == 0, text[-3000:]
-    run = Run(next(tmp_path.glob("zofc-base-*")))
-    assert run.finished and run.matrix == never_killed.matrix
+    """At three of the ten moments of `benchmarks/kills.py`, which makes all of them."""
+    row = kill_one(words(["zofc/base", *LONG], tiny_weights), tmp_path, never_killed, share, rank)
+    text = max(tmp_path.glob("*/log")).read_text("utf-8", "replace")
     assert "exitcode: -9" in text or "SIGKILL" in text or "Signal 9" in text, text[-2000:]
-    if number:
-        assert any(event["event"] == "run_resumed" for event in run.events), text[-2000:]
-    assert (run.path / JOURNAL_FILE).read_bytes() == (never_killed.path / JOURNAL_FILE).read_bytes()
-    check = RunReplay(run.path).check()
-    assert check.problem is None and check.conclusion.endswith("bit for bit")
+    assert row["matrix_equal"] and row["journal_equal"] and row["adapter_follows"], row
+    assert row["resumed"] is not None or row["phase"] == "end of the run"
+
+
+def test_ten_kills_of_a_rank_left_what_no_kill_leaves() -> None:
+    """At moments drawn over the whole run, in processes that start as in those that train or evaluate."""
+    content = json.loads(KILLED.read_text("utf-8"))
+    rows = content["rows"]
+    assert [(row["share"], row["rank"]) for row in rows] == kill_moments() and len(rows) == 10
+    assert all(row["matrix_equal"] and row["journal_equal"] and row["adapter_follows"] for row in rows)
+    assert all(row["resumed"] is not None for row in rows if row["phase"] != "end of the run")
+    phases = {row["phase"] for row in rows}
+    assert {row["rank"] for row in rows} == {0, 1} and {"start of the processes", "end of the run"} <= phases
+    assert any(phase.startswith("training of task") for phase in phases)
+    assert max(row["ended"] for row in rows) < 10
 
 
 @IN_PROC
@@ -323,27 +468,33 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(tiny_weights: Path, 
     more = [f"optimize.{group}.epochs=150" for group in ("peft", "head")]
     case = words(["zofc/base", *more, f"training.checkpoint_minutes={minutes}"], tiny_weights)
     start = [*TORCHRUN, "-m", "zofc", "run", *case, "--runs"]
-    whole = subprocess.run([*start, str(tmp_path / "whole")], env=environment(), capture_output=True, timeout=200)
+    whole = subprocess.run(
+        [*start, str(tmp_path / "whole")], env=environment_of_ranks(), capture_output=True, timeout=DEADLINE
+    )
     assert whole.returncode == 0, whole.stderr[-2000:]
-    with subprocess.Popen([*start, str(tmp_path / "parts")], env=environment(), stdout=subprocess.PIPE,
+    parts = tmp_path / "parts"
+    early = kind.startswith("SIGKILL")  # in the first task, whose end writes the first checkpoint
+    with subprocess.Popen([*start, str(parts)], env=environment_of_ranks(), stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, start_new_session=True) as torchrun:  # fmt: skip
-        deadline = time.monotonic() + 100
-        early = kind.startswith("SIGKILL")  # in the first task, whose end writes the first checkpoint
-        while not (epochs_in(tmp_path / "parts") > 0 if early else [*(tmp_path / "parts").glob("*/checkpoint/*")]):
-            assert time.monotonic() < deadline and torchrun.poll() is None
-            time.sleep(0.02)
+
+        def under_way() -> bool:
+            return any(event["event"] == ("epoch" if early else "checkpoint") for event in events_in(parts))
+
+        wait_until(under_way, torchrun, 0.02)
         if kind == "Ctrl-C":
             os.killpg(torchrun.pid, signal.SIGINT)
         else:
             os.kill(children(torchrun.pid)[1], signal.SIGTERM if kind.startswith("SIGTERM") else signal.SIGKILL)
-        text, _ = torchrun.communicate(timeout=60)
+        text, _ = torchrun.communicate(timeout=DEADLINE)
     assert torchrun.returncode, text[-2000:]
     run = Run(next((tmp_path / "parts").glob("zofc-base-*")))
     assert not run.finished
     interrupted = any(event["event"] == "interrupted" for event in run.events)
     assert interrupted == (not kind.startswith("SIGKILL")), text[-2000:]
     assert bool(list(run.path.glob("checkpoint/*"))) == interrupted
-    rest = subprocess.run([*start, str(tmp_path / "parts")], env=environment(), capture_output=True, timeout=200)
+    rest = subprocess.run(
+        [*start, str(tmp_path / "parts")], env=environment_of_ranks(), capture_output=True, timeout=DEADLINE
+    )
     assert rest.returncode == 0, rest.stderr[-2000:]
     one, two = (Run(next((tmp_path / name).glob("zofc-base-*"))) for name in ("whole", "parts"))
     assert two.finished and two.matrix == one.matrix

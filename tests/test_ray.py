@@ -9,11 +9,11 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -21,11 +21,14 @@ import torch
 from typer.testing import CliRunner
 
 import zofc
+from rank_kills import children
+from waiting import DEADLINE, wait_until
 from zofc import cli
 from zofc.analysis.run_flatness import FlatnessSettings
 from zofc.errors import Interrupted, RecipeError, RunError
 from zofc.recipe import Recipe, change_recipe, dump_recipe
-from zofc.runfolder import Run, open_run
+from zofc.report.tables import COSTS, summary_table
+from zofc.runfolder import Run, open_run, read_runs
 from zofc.runfolder.travel import pack_result, unpack_result
 from zofc.studies import jobs, ray_node
 from zofc.studies.cells import Cell, run_cell
@@ -45,13 +48,6 @@ needs_ray = pytest.mark.skipif(
 def cells(make: Make, *seeds: int, epochs: int = 1) -> list[Cell]:
     lengths = [f"optimize.{group}.epochs={epochs}" for group in ("peft", "head")]
     return [Cell({"row": "ZO-FC", "seed": seed}, make("zofc/base", f"seed={seed}", *lengths)) for seed in seeds]
-
-
-def waited(fact: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 60
-    while not fact() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return fact()
 
 
 def lasting(row: CellRow) -> CellRow:
@@ -88,34 +84,54 @@ def cluster(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         nodes.shutdown()
 
 
-def begun(scratch: Path) -> int:
-    return sum('"epoch"' in path.read_text() for path in scratch.glob("zofc-*/*/events.jsonl"))
+def begun(scratch: Path) -> list[Path]:
+    """The scratch folders of cells that have closed an epoch."""
+    return [path.parents[1] for path in scratch.glob("zofc-*/*/events.jsonl") if '"epoch"' in path.read_text()]
+
+
+def begun_on(node: Any, scratch: Path) -> list[Path]:
+    """Those of one node: its workers, which its raylet has started, have files open there."""
+    opened = set()
+    for raylet in node.all_processes["raylet"]:
+        for pid in children(raylet.process.pid):
+            with suppress(OSError):  # a worker that has ended
+                opened |= {str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()}
+    return [folder for folder in begun(scratch) if any(name.startswith(f"{folder}{os.sep}") for name in opened)]
+
+
+def scores(runs: Path) -> list[tuple[Any, ...]]:
+    """The rows of the table that `zofc report` prints of run folders, without times and memory."""
+    grid = summary_table(read_runs(sorted(path.parent for path in runs.glob("*/recipe.yaml"))))
+    return [row[: -len(COSTS)] for row in grid.rows]
 
 
 @needs_ray
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="finds the workers of a node in /proc")
 def test_a_grid_on_ray_survives_the_loss_of_a_node_and_has_the_rows_of_the_local_pool(
     tiny_recipe: Make, tmp_path: Path, cluster: Any, scratch: Path
 ) -> None:
-    first, second = cells(tiny_recipe, 1, 2, epochs=60)
+    first, second = cells(tiny_recipe, 1, 2, epochs=100)
     kept = replace(first, recipe=change_recipe(first.recipe, "training.keep_tasks=true"))
     flat = replace(kept, labels={"row": "flatness"}, job=MeasureFlatness(FlatnessSettings(images=2)))
     timed = Cell({"row": "timed"}, tiny_recipe("zofc/base"), MeasureCost(1))
     on_gpu = Cell({"row": "GPU"}, tiny_recipe("zofc/base", "seed=5", "training.device=auto"))
     lost = Cell({"row": "lost"}, tiny_recipe("zofc/base", "data.source=folder:nowhere"))
     wanted = [timed, flat, kept, second, on_gpu, lost]
-    second_node, told, removed = cluster.add_node(num_cpus=1), list[str](), list[list[Path]]()
+    second_node, told, removed = cluster.add_node(num_cpus=1), list[str](), list[Path]()
+    ended = Event()
 
     def remove() -> None:
-        if waited(lambda: begun(scratch) == 2):  # one on each
-            cluster.remove_node(second_node)
-            removed.append(list(scratch.glob("zofc-*")))
+        wait_until(lambda: ended.is_set() or bool(begun_on(second_node, scratch)))
+        removed.extend(begun_on(second_node, scratch))
+        cluster.remove_node(second_node, allow_graceful=False)
 
     thread = Thread(target=remove)
     thread.start()
     found = list(run_grid(wanted, tmp_path / "ray", get_place("ray", None, told.append)))
+    ended.set()
     thread.join()
-    left_behind = list(scratch.glob("zofc-*"))  # by the cell whose node was killed
-    assert len(left_behind) == 1 and left_behind[0] in removed[0]
+    assert len(removed) == 1  # the cell that the second node worked on
+    assert list(scratch.glob("zofc-*")) == removed  # and left behind, as a machine does that is switched off
     assert told == ["Ray cluster of 2 nodes: 2 CPUs, 1 GPUs"]
     assert found[-1][0] is timed and found[-2][0] is flat
     rows = {str(cell): row for cell, row in found}
@@ -125,6 +141,7 @@ def test_a_grid_on_ray_survives_the_loss_of_a_node_and_has_the_rows_of_the_local
     assert sorted(path.name for path in (tmp_path / "ray").iterdir()) == sorted(
         path.name for path in (tmp_path / "local").iterdir()
     )
+    assert scores(tmp_path / "ray") == scores(tmp_path / "local") and len(scores(tmp_path / "ray")) >= 3
 
 
 GRID = """
@@ -153,9 +170,9 @@ def test_ctrl_c_cancels_what_runs_on_ray_and_keeps_what_is_finished(
     process = subprocess.Popen(
         [sys.executable, "grid.py"], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    assert waited(lambda: begun(scratch) >= 1 and rows.exists())
+    wait_until(lambda: rows.exists() and bool(begun(scratch)), process)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=DEADLINE)
     assert said.count("Traceback") == 1 and "Interrupted: stopped; finished cells are kept" in said, said
     assert [row["kind"] for row in json.loads(rows.read_text())["rows"]] == ["short"]
     (run,) = (tmp_path / "runs").iterdir()
@@ -343,9 +360,9 @@ def test_the_batch_script_starts_a_cluster_of_all_nodes_with_one_token(tmp_path:
         (tmp_path / name).chmod(0o755)
     variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "ZOFC_DATA": "/data", "SLURM_JOB_NUM_NODES": "2",
                  "SLURM_JOB_NODELIST": "[one-two]", "SLURM_CPUS_PER_TASK": "4"}  # fmt: skip
-    done = subprocess.run(["bash", ROOT / "examples" / "slurm_ray.sh", "main-table"], env=variables, timeout=60)
+    done = subprocess.run(["bash", ROOT / "examples" / "slurm_ray.sh", "main-table"], env=variables, timeout=DEADLINE)
     assert done.returncode == 3
-    assert waited(lambda: len(log.read_text().splitlines()) == 3)
+    wait_until(lambda: len(log.read_text().splitlines()) == 3)
     called = sorted(log.read_text().splitlines())
     head = next(line for line in called if "--head" in line)
     token = head.split()[-2]

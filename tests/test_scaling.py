@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,16 +15,19 @@ from zofc.evidence.scaling import (
     DATA_CENTRE,
     INTERNET,
     MACHINES,
+    TOLERANCE,
     ScaledBackbone,
     StepKind,
+    agreement_text,
+    beyond_model,
     captured,
     measured_kinds,
+    ranks_table,
     speed_up_table,
 )
 
 ROOT = Path(__file__).parent.parent
 BASE = BACKBONES[0]
-TOLERANCE = 0.35  # of the speed-up of two processes
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +101,7 @@ def measured() -> dict[str, object]:
 def test_measured_processes_send_what_the_model_says(measured: dict[str, object]) -> None:
     """First order sends its gradient, ZO-FC the coefficients and the rows, and one process nothing."""
     rows: list[dict[str, object]] = measured["rows"]  # type: ignore[assignment]
-    assert {row["processes"] for row in rows} == {1, 2, 4}
+    assert {1, 2} <= {row["processes"] for row in rows}
     for row in rows:
         sent: dict[str, float] = row["bytes"]  # type: ignore[assignment]
         assert sum(sent.values()) == row["bytes_of_model"], row["what"]
@@ -110,9 +114,33 @@ def test_measured_processes_send_what_the_model_says(measured: dict[str, object]
             assert (sent["coefficients"], sent["gradient"]) == (16, 0)
 
 
-def test_two_processes_are_as_fast_as_the_model_says(measured: dict[str, object]) -> None:
-    """Within the tolerance that docs/scaling.md states, on the machine of the result file."""
-    rows: list[dict[str, float]] = measured["rows"]  # type: ignore[assignment]
-    for row in rows:
-        if row["processes"] == 2:
-            assert row["speed_up"] == pytest.approx(row["speed_up_of_model"], rel=TOLERANCE), row["what"]
+PAGE = (ROOT / "docs" / "scaling.md").read_text("utf-8")
+
+
+def test_two_processes_are_as_fast_as_the_model_says_or_the_page_says_how_they_differ(
+    measured: dict[str, Any],
+) -> None:
+    """One tolerance, which the page states too; what is beyond it is named there with the difference."""
+    assert f"if they are within {100 * TOLERANCE:.0f} % of it" in PAGE
+    two = [row for row in measured["rows"] if row["processes"] == 2]
+    assert len(two) == 4
+    for row in two:
+        named = f"{row['what']} ({100 * beyond_model(row):+.0f} %)" in PAGE
+        assert named == (abs(row["speed_up"] - row["speed_up_of_model"]) > TOLERANCE * row["speed_up_of_model"])
+
+
+@pytest.mark.parametrize(
+    ("speed_ups", "said"),
+    [
+        ((1.9, 1.7), "is within 20 % of the model's for every kind of step."),
+        ((1.9, 1.5), "for 1 of 2 kinds of steps. It misses it for second (-25 %)."),
+        ((1.0, 2.6), "for none of 2 kinds of steps. It misses it for first (-50 %), second (+30 %)."),
+    ],
+)
+def test_the_page_says_whether_the_model_agrees(speed_ups: tuple[float, float], said: str) -> None:
+    rows = [{"what": name, "processes": count, "speed_up": value, "speed_up_of_model": float(count), "bytes": {},
+             "bytes_of_model": 0} for name, value in zip(("first", "second"), speed_ups, strict=True)
+            for count in (2, 4)]  # fmt: skip
+    text = agreement_text({"rows": rows, "rounds": 7, "cores": 2})
+    assert text.startswith("The speed-up of two processes, in 7 rounds on 2 cores, is within 20 %") and said in text
+    assert len(ranks_table({"rows": rows, "cores": 2}).rows) == 2  # four processes share two cores

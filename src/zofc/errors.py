@@ -65,7 +65,11 @@ class PluginError(ZofcError):
 
 
 class RanksError(ZofcError):
-    """Processes of one run that lost each other, or whose states differ."""
+    """Processes of one run that do not find each other, or have read different things."""
+
+
+class RankStopped(RanksError):
+    """A run of several processes that lost one of them, or whose states differ: it goes on from its checkpoint."""
 
 
 class DivergedError(ZofcError):

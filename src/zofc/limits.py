@@ -32,6 +32,7 @@ POOL_TOKENS = 100_000  # prompts times their tokens
 PROJECTION = 100_000
 THREADS = 1024
 WORKERS = 128
+RANK_WAIT = 10_000  # minutes, a week
 RESIZE = 16.0  # short side of the test view over its crop
 CROP_ASPECT = 100.0
 

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from zofc.errors import RanksError
+from zofc.errors import RanksError, RankStopped
 
-LONGEST_WAIT = timedelta(minutes=10)  # without an answer, after which a rank gives up
+MINUTES = 10.0  # without an answer, after which a rank gives up, unless training.rank_wait says otherwise
 TENSOR_TYPES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.float16, torch.bfloat16, torch.uint8)
 MOST_AXES = 6  # of a tensor that is gathered
 _T = TypeVar("_T")
@@ -58,6 +58,11 @@ class Ranks:
     def first(self) -> bool:
         """Whether this is the rank that writes and prints."""
         return self.rank == 0
+
+    @property
+    def alone(self) -> bool:
+        """Whether nothing has to travel. A process group of one rank is not alone: what it sums passes through it."""
+        return True
 
     def part(self, whole: int) -> Share:
         """The rank's part of so many images or queries, in one piece. Where there are fewer of them than ranks, the
@@ -111,10 +116,15 @@ class Ranks:
 class ProcessRanks(Ranks):
     """A process of several, in torch's default process group: gloo for tensors of the CPU, NCCL for those of CUDA."""
 
-    def __init__(self) -> None:
+    def __init__(self, minutes: float = MINUTES) -> None:
         super().__init__()
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self.rank, self.size, self.minutes = dist.get_rank(), dist.get_world_size(), minutes
         self._pending: tuple[Any, Tensor] | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Never, even as the only one of its group."""
+        return False
 
     def sum(self, parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One all-reduce. All ranks get the same bits: each number is added up in one place."""
@@ -150,7 +160,7 @@ class ProcessRanks(Ranks):
         header = torch.full((MOST_AXES + 2,), -1)
         if value is not None:
             header[: value.dim() + 2] = torch.tensor([TENSOR_TYPES.index(value.dtype), value.dim(), *value.shape])
-        headers = self._all(header)
+        headers = self._all(header, "features")
         shapes = [None if head[0] < 0 else tuple(head[2 : 2 + int(head[1])].tolist()) for head in headers]
         sizes = [0 if shape is None else torch.Size(shape).numel() for shape in shapes]
         kinds = [TENSOR_TYPES[int(head[0])] for head in headers if head[0] >= 0]
@@ -159,22 +169,20 @@ class ProcessRanks(Ranks):
         padded = torch.zeros(max(*sizes, 1), dtype=kinds[0])  # on the CPU, where all that reads it goes on
         if value is not None:
             padded[: value.numel()] = value.reshape(-1).cpu()
-        self.sent["features"] += sum(sizes) * padded.element_size()
         return [
             None if shape is None else flat[:size].reshape(shape)
-            for flat, shape, size in zip(self._all(padded), shapes, sizes, strict=True)
+            for flat, shape, size in zip(self._all(padded, "features"), shapes, sizes, strict=True)
         ]
 
     def differing(self, digest: bytes) -> list[int]:
         """All digests travel to all ranks."""
-        own, *others = self._all(torch.tensor(list(digest), dtype=torch.uint8))
-        self.sent["checksums"] += len(digest)
+        own, *others = self._all(torch.tensor(list(digest), dtype=torch.uint8), "checksums")
         return [rank for rank, other in enumerate(others, start=1) if not torch.equal(own, other)]
 
     def any(self, flag: bool) -> bool:
         """One small all-reduce."""
         value = torch.tensor([int(flag)])
-        self._exchange(lambda: dist.all_reduce(value))
+        self._agree(lambda: dist.all_reduce(value), value)
         return bool(value)
 
     def any_before(self, flag: bool) -> bool:
@@ -191,35 +199,50 @@ class ProcessRanks(Ranks):
     def least(self, number: int) -> int:
         """One small all-reduce."""
         value = torch.tensor([number])
-        self._exchange(lambda: dist.all_reduce(value, op=dist.ReduceOp.MIN))
+        self._agree(lambda: dist.all_reduce(value, op=dist.ReduceOp.MIN), value)
         return int(value)
 
     def text_of_first(self, text: str) -> str:
         """Its length, then its bytes."""
         content = text.encode() if self.first else b""
         length = torch.tensor([len(content)])
-        self._exchange(lambda: dist.broadcast(length, 0))
+        self._agree(lambda: dist.broadcast(length, 0), length)
         letters = torch.zeros(int(length), dtype=torch.uint8)
         if self.first:
             letters = torch.tensor(list(content), dtype=torch.uint8)
-        self._exchange(lambda: dist.broadcast(letters, 0))
+        self._agree(lambda: dist.broadcast(letters, 0), letters)
         return bytes(letters.tolist()).decode()
 
-    def _all(self, value: Tensor) -> list[Tensor]:
-        """Equally large tensors of all ranks."""
+    def _all(self, value: Tensor, what: str) -> list[Tensor]:
+        """Equally large tensors of all ranks, of which this rank gives one."""
         received = [torch.empty_like(value) for _ in range(self.size)]
         self._exchange(lambda: dist.all_gather(received, value))
+        self.sent[what] += value.nbytes
         return received
+
+    def _agree(self, message: Callable[[], object], value: Tensor) -> None:
+        """Exchange a value that is no part of a step."""
+        self._exchange(message)
+        self.sent["agreements"] += value.nbytes
 
     def _exchange(self, message: Callable[[], _T]) -> _T:
         try:
             return message()
         except RuntimeError as error:
-            why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise RanksError(
-                f"rank {self.rank} of {self.size} lost another process of this run, whose message says why, or which "
-                f"was killed ({why[:200]}). The last checkpoint is kept: the same command continues from it"
-            ) from None
+            why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            raise RankStopped(self._explain(why)) from None
+
+    def _explain(self, why: str) -> str:
+        """What an exchange that failed means, by what torch says of it."""
+        if "timed out" in why.lower() or "timeout" in why.lower():
+            return (
+                f"rank {self.rank} of {self.size} has waited {self.minutes:g} minutes for another process of this run, "
+                f"which hangs or is slower ({why}). training.rank_wait=MINUTES waits longer"
+            )
+        return (
+            f"rank {self.rank} of {self.size} lost another process of this run, whose message says why, or which was "
+            f"killed ({why})"
+        )
 
 
 def several_processes() -> bool:
@@ -228,18 +251,28 @@ def several_processes() -> bool:
 
 
 @contextmanager
-def join_ranks() -> Iterator[Ranks]:
-    """The ranks that this process belongs to, by the environment that `torchrun` sets; itself alone without one."""
+def join_ranks(minutes: float = MINUTES) -> Iterator[Ranks]:
+    """The ranks that this process belongs to, by the environment that `torchrun` sets; itself alone without one. Each
+    waits so many minutes for an answer of the others."""
     if not several_processes():
         yield Ranks()
         return
     try:
-        store, rank, size = next(rendezvous("env://", timeout=LONGEST_WAIT))
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # addresses of processes that are gone stay in it
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        own = PrefixStore(f"zofc restart {attempt}", store)
-        dist.init_process_group(backend, store=own, rank=rank, world_size=size, timeout=LONGEST_WAIT)
+        store, rank, size = next(rendezvous("env://", timeout=timedelta(minutes=minutes)))
     except (RuntimeError, ValueError) as error:
         raise RanksError(f"the processes that torchrun started do not find each other: {error}") from error
-    yield ProcessRanks()
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # addresses of processes that are gone stay in it
+    with join_group(PrefixStore(f"zofc restart {attempt}", store), rank, size, minutes) as ranks:
+        yield ranks
+
+
+@contextmanager
+def join_group(store: Store, rank: int = 0, size: int = 1, minutes: float = MINUTES) -> Iterator[ProcessRanks]:
+    """The ranks that meet in a store; even one alone makes a group, whose sums pass through gloo or NCCL."""
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    try:
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(minutes=minutes))
+    except (RuntimeError, ValueError) as error:
+        raise RanksError(f"the processes that torchrun started do not find each other: {error}") from error
+    yield ProcessRanks(minutes)
     dist.destroy_process_group()  # not after an error: it would wait for ranks that are gone

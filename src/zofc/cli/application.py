@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -94,10 +96,18 @@ def warn(text: str) -> None:
 def print_error(error: object) -> None:
     """Print an error to standard error; of several processes, all but the first say which they are."""
     rank = os.environ.get("RANK", "0") if os.environ.get("WORLD_SIZE", "1") != "1" else "0"
+    name = "zofc:" if rank == "0" else f"zofc, rank {rank}:"
     err.quiet = False  # which it is on all ranks but the first
-    err.print(
-        Text.assemble(("zofc:" if rank == "0" else f"zofc, rank {rank}:", "bold red"), f" {error}"), soft_wrap=True
-    )
+    err.print(Text.assemble((name, "bold red"), f" {error}"), soft_wrap=True)
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        _explain_to_torchrun(Path(path), f"{name} {printable(str(error))}")
+
+
+def _explain_to_torchrun(path: Path, text: str) -> None:
+    """Let the report that torchrun ends with say why a process failed: the file is that of torch's `ErrorHandler`."""
+    extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
+    with suppress(OSError):
+        path.write_text(json.dumps({"message": {"message": text, "extraInfo": extra}}), "utf-8")
 
 
 @contextmanager

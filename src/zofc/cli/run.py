@@ -65,7 +65,7 @@ def run(
     from zofc.ranks import join_ranks
     from zofc.training.runs import resume_run, start_run
 
-    with join_ranks() as ranks:
+    with join_ranks(max(recipe.training.rank_wait for recipe in recipes)) as ranks:
         if not ranks.first:
             from zofc.runfolder import Run
 

@@ -28,6 +28,7 @@ FLOAT = 4  # bytes
 REPORT, STOP_REQUEST = 2, 8  # numbers beside those of a sum; bytes
 MACHINES = (1, 2, 8, 64, 1024)
 FLEETS, STEP_SECONDS = (1, 100, 1000, 10_000), 2
+TOLERANCE = 0.2  # of the model's speed-up of two processes, within which a measured one is said to agree
 
 
 @dataclass(frozen=True)
@@ -184,8 +185,8 @@ def progress_table(kinds: Mapping[str, StepKind]) -> Grid:
     return Grid(("Step", "Directions", *(f"{machines:,}" for machines in MACHINES)), tuple(body))
 
 
-def ranks_table(rows: Sequence[Mapping[str, Any]]) -> Grid:
-    """`results/ranks.json`: bytes and images a second of processes on one machine, beside what this model says."""
+def ranks_table(measured: Mapping[str, Any]) -> Grid:
+    """`results/ranks.json`: bytes and images a second of processes with a core each, beside what this model says."""
     body = [
         (
             row["what"],
@@ -194,11 +195,30 @@ def ranks_table(rows: Sequence[Mapping[str, Any]]) -> Grid:
             f"{row['bytes_of_model']:,}",
             f"{row['speed_up']:.2f}",
             f"{row['speed_up_of_model']:.2f}",
+            f"{100 * beyond_model(row):+.0f} %" if row["processes"] > 1 else "–",
         )
-        for row in rows
+        for row in measured["rows"]
+        if row["processes"] <= measured["cores"]
     ]
-    heads = ("Bytes a step", "Bytes by the model", "Speed-up", "Speed-up by the model")
+    heads = ("Bytes a step", "Bytes by the model", "Speed-up", "Speed-up by the model", "Difference")
     return Grid(("Step", "Processes", *heads), tuple(body))
+
+
+def beyond_model(row: Mapping[str, Any]) -> float:
+    """How much faster than by the model processes are, as a share of the model's speed-up."""
+    return float(row["speed_up"] / row["speed_up_of_model"] - 1)
+
+
+def agreement_text(measured: Mapping[str, Any]) -> str:
+    """Whether two processes are as fast as the model says, and by how much they are not."""
+    two = [(row["what"], 100 * beyond_model(row)) for row in measured["rows"] if row["processes"] == 2]
+    missed = [f"{what} ({beyond:+.0f} %)" for what, beyond in two if abs(beyond) > 100 * TOLERANCE]
+    within = f"within {100 * TOLERANCE:.0f} % of the model's"
+    rounds = f"in {measured['rounds']} rounds on {measured['cores']} cores"
+    if not missed:
+        return f"The speed-up of two processes, {rounds}, is {within} for every kind of step."
+    agree = f"for {len(two) - len(missed)} of {len(two)} kinds of steps".replace("for 0 of", "for none of")
+    return f"The speed-up of two processes, {rounds}, is {within} {agree}. It misses it for {', '.join(missed)}."
 
 
 def journal_table(rows: Sequence[Mapping[str, Any]]) -> Grid:
@@ -223,3 +243,48 @@ def fleet_table(rows: Sequence[Mapping[str, Any]]) -> Grid:
     ]  # fmt: skip
     heads = ("Each sends an hour", "All send an hour", "Million additions a step", "Replaying it on one core (s)")
     return Grid(("Devices", *heads), tuple(body))
+
+
+def kills_table(rows: Sequence[Mapping[str, Any]]) -> Grid:
+    """`results/rank_kills.json`: what became of runs of which one rank was killed."""
+    body = [
+        (
+            f"{row['moment']:.1f}", str(row["rank"]), row["phase"], f"{row['ended']:.1f}",
+            "–" if row["resumed"] is None else f"{row['resumed']:.1f}",
+            "equal" if row["matrix_equal"] and row["journal_equal"] and row["adapter_follows"] else "differs",
+        )
+        for row in sorted(rows, key=lambda row: float(row["moment"]))
+    ]  # fmt: skip
+    heads = ("Phase", "The other had ended after (s)", "Resumed after (s)", "Matrix, journal and adapter")
+    return Grid(("Killed at (s)", "Rank", *heads), tuple(body))
+
+
+def kills_text(content: Mapping[str, Any]) -> str:
+    """What the same file says of all kills."""
+    rows = content["rows"]
+    same = sum(row["matrix_equal"] and row["journal_equal"] and row["adapter_follows"] for row in rows)
+    starting = sum(row["phase"] == "start of the processes" for row in rows)
+    return (
+        f"Of {len(rows)} runs, in each of which one of two processes was killed at a random moment ({starting} while "
+        f"they started), {same} ended with the accuracy matrix, the journal and the adapter of a run that was never "
+        f"killed. The other process had ended after at most {max(row['ended'] for row in rows):.1f} s, and the run "
+        f"went on after {max(row['resumed'] or 0 for row in rows):.0f} s at most."
+    )
+
+
+def cuda_table(content: Mapping[str, Any]) -> Grid:
+    """`results/cuda.json`: replay of runs that were trained on a GPU, and a run whose sums pass through NCCL."""
+    equal = {True: "yes", False: "no"}
+    body = [
+        (row["what"], str(row["steps"]), equal[row["bit_equal"]], f"{row['cpu_distance']:.1e}")
+        for row in content["rows"]
+    ]
+    group, cost = content["group_of_one"], content["recording"]
+    sent = ", ".join(f"{count / group['steps']:,.0f} of {what}" for what, count in group["bytes"].items())
+    notes = (
+        f"Recording a step takes {cost['cost_ms']:.3f} ms; without a journal it takes {cost['step_ms']:.3f} ms.",
+        f"A process group of one ({group['backend']}) sums these bytes a step: {sent}; what it learns differs by "
+        f"{group['distance']:.1e} from one process, and its accuracies are "
+        f"{'the same' if group['matrix_equal'] else 'others'}.",
+    )
+    return Grid(("Run", "Steps", "Replay equal to the bit", "Replay on the CPU differs by"), tuple(body), notes=notes)

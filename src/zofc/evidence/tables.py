@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
@@ -21,8 +22,10 @@ from zofc.evidence.scaling import (
     DATA_CENTRE,
     INTERNET,
     StepKind,
+    agreement_text,
     fleet_table,
     journal_table,
+    kills_text,
     measured_kinds,
     progress_table,
     ranks_table,
@@ -197,10 +200,18 @@ DOCUMENT_TABLES: dict[str, Callable[[Path], Grid | str]] = {
     "worth of a step": lambda root: progress_table(_kinds(root)),
     "cost of a journal": lambda root: journal_table(result_rows(root / "results" / "journal.json")),
     "fleet of devices": lambda root: fleet_table(result_rows(root / "results" / "journal.json")),
-    "processes of one machine": lambda root: ranks_table(result_rows(root / "results" / "ranks.json")),
+    "processes of one machine": lambda root: ranks_table(_content(root / "results" / "ranks.json")),
+    "agreement with the model": lambda root: agreement_text(_content(root / "results" / "ranks.json")),
+    "kills of a rank": lambda root: kills_text(_content(root / "results" / "rank_kills.json")),
     "torture table": lambda root: torture_table(result_rows(root / "results" / "torture.json")),
     "all settings": lambda _root: settings_tables(),
 }
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """A result file with more than rows."""
+    content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return content
 
 
 def fill_tables(text: str, root: Path) -> str:

@@ -40,7 +40,7 @@ class Division:
 
     def gradient_of_all(self, gradient: Gradient, images: Share) -> Gradient:
         """The gradient of first-order groups on the whole batch, from that on this rank's images."""
-        if self.ranks.size == 1:
+        if self.ranks.alone:
             return gradient
         flat = [g.reshape(-1) * images.weight for g in gradient.values.values()]
         values, loss, hits = self._sum("gradient", flat, gradient, images.weight, images)
@@ -50,7 +50,7 @@ class Division:
 
     def estimate_of_all(self, estimate: Gradient, query: Query, images: Share) -> Gradient:
         """The estimate along all directions of a step, from that of this rank's part of them or of its images."""
-        if self.ranks.size == 1:
+        if self.ranks.alone:
             return estimate
         assert estimate.shares is not None
         queries = self._queries(query)

@@ -44,6 +44,7 @@ Bytes = Annotated[int, Field(gt=0, le=limits.BYTES)]
 Megabytes = Annotated[int, Field(ge=1_000_000, le=limits.BYTES)]  # in bytes, at least one
 ImageSide = Annotated[int, Field(gt=0, le=limits.VIT_PIXELS)]
 Threads = Annotated[int, Field(gt=0, le=limits.THREADS)]
+RankWait = Annotated[float, Field(gt=0, le=limits.RANK_WAIT)]
 Workers = Annotated[int, Field(ge=0, le=limits.WORKERS)]
 PathText = Annotated[str, Field(max_length=limits.PATH_LETTERS), AfterValidator(_without_nul)]
 FolderName = Annotated[str, AfterValidator(_folder_name)]

@@ -20,6 +20,7 @@ ADDED_LATER: dict[str, dict[str, Any]] = {  # keys younger than version 0.1, wit
         "journal": True,
         "divide": "images",
         "check_ranks": 100,
+        "rank_wait": 10.0,
     },
 }
 ADDED_TO_GROUPS: dict[str, Any] = {

@@ -38,6 +38,7 @@ from zofc.recipe.bounds import (
     PromptTokens,
     Queries,
     Rank,
+    RankWait,
     Resize,
     Seed,
     SignedFactor,
@@ -283,9 +284,8 @@ class TrainingSettings(Strict):
     divide: Literal["images", "queries"] = Field(
         "images", description="what the processes of torchrun divide: the images of a batch, or the queries of a step"
     )
-    check_ranks: Positive = Field(
-        100, description="steps between two checks that the processes of torchrun have the same parameters"
-    )
+    check_ranks: Positive = Field(100, description="steps between two checks that torchrun's processes agree")
+    rank_wait: RankWait = Field(10.0, description="minutes that torchrun's processes wait for each other's answers")
     graphs: bool = Field(True, description="on CUDA, record a step once and replay it")
     compile: bool = Field(False, description="first order: blocks compiled by torch (a minute, and a C++ compiler)")
     recompute: bool = Field(False, description="first order: keep one activation a block, compute the rest again")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 EXECUTION = (  # settings of a recipe's training section
     "device", "threads", "workers", "cache", "loggers", "checkpoint_minutes", "keep_tasks", "keep_features", "journal",
     "graphs", "compile", "recompute", "memory", "check_adapter", "calibrate", "divide", "check_ranks",
+    "rank_wait",
 )  # fmt: skip
 
 

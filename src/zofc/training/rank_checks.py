@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from zofc.errors import RanksError, RecipeError
+from zofc.errors import RanksError, RankStopped, RecipeError
 from zofc.methods import method_class
 from zofc.optim.placement import Placement
 from zofc.ranks import Ranks
 from zofc.recipe import Recipe
+from zofc.runfolder import Run
+from zofc.runfolder.names import CHECKPOINT_FOLDER, STATE_FILE
 
 
 def check_divisible(recipe: Recipe, ranks: Ranks) -> None:
@@ -57,12 +59,18 @@ def check_same(ranks: Ranks, what: str, values: Iterable[object]) -> None:
 
 def check_states(ranks: Ranks, tensors: Mapping[str, Tensor], when: str) -> None:
     """Stop if the numbers of a rank are not those of the first one, bit for bit."""
-    if ranks.size > 1 and (others := ranks.differing(tensor_digest(tensors))):
-        raise RanksError(
-            f"after {when}, parameters of {_named(others)} differ from those of rank 0, so the run was stopped. Its "
-            "last checkpoint is kept, and the same command continues from it; if it happens again, a device computes "
-            "wrongly or the nodes have different software"
+    if not ranks.alone and (others := ranks.differing(tensor_digest(tensors))):
+        raise RankStopped(
+            f"after {when}, parameters of {_named(others)} differ from those of rank 0, so the run was stopped; if it "
+            "happens again, a device computes wrongly or the nodes have different software"
         )
+
+
+def what_remains(run: Run) -> str:
+    """What there is of a run that was stopped, and what its command does when it is given again."""
+    if (run.path / CHECKPOINT_FOLDER / STATE_FILE).exists():
+        return "The last checkpoint is kept: the same command continues from it"
+    return "There is no checkpoint yet: the same command begins anew"
 
 
 def moving_state(placement: Placement) -> dict[str, Tensor]:

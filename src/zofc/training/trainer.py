@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from zofc.data.loading import Loader
 from zofc.data.source import ImageSet
 from zofc.data.stream import Task
-from zofc.errors import BudgetError, Interrupted, RunError, ZofcError, continue_command
+from zofc.errors import BudgetError, Interrupted, RankStopped, RunError, ZofcError, continue_command
 from zofc.metrics import AccuracyMatrix, summary
 from zofc.ranks import Ranks
 from zofc.runfolder import Run
@@ -25,7 +25,7 @@ from zofc.training.feature_memory import FeatureMemory
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.loggers import make_loggers
 from zofc.training.pacing import CheckpointPacing
-from zofc.training.rank_checks import check_divisible, check_same, check_states, tensor_digest
+from zofc.training.rank_checks import check_divisible, check_same, check_states, tensor_digest, what_remains
 from zofc.training.resolve import AnyStream, characters_only, check_recipe, open_stream, plugins_used, require_plugins
 from zofc.training.run_journal import RunJournal
 from zofc.training.signals import StopRequest, stop_signals
@@ -76,9 +76,11 @@ class Trainer:
                     raise
                 how = f"{continue_command(self.folder)} training.memory=MORE"
                 raise BudgetError(f"{error} The tasks before it are saved; {how}") from None
-            except ZofcError:
+            except ZofcError as error:
                 if not self.began:
                     self._discard()
+                if isinstance(error, RankStopped):
+                    raise RankStopped(f"{error}. {what_remains(self.folder)}") from None
                 raise
             finally:
                 if self.journal is not None:
