@@ -261,8 +261,33 @@ def test_a_run_is_calibrated_and_one_without_calibration_answers_with_the_plain_
     chances = torch.from_numpy(other.predict_proba(images))
     calibrated = (state["calibration"]["scale"] * chances.log()).softmax(-1)
     assert np.allclose(one.predict_proba(images), calibrated)
-    with pytest.raises(RunError, match="no calibration"):
+    with pytest.raises(RunError, match=r"made with training\.calibrate=false; learn it again"):
         other.predict(images, reject=0.05)
+
+
+@pytest.mark.parametrize("name", ["zo-ridge/base", "ridge/base", "simplecil/base"])
+def test_one_image_of_each_class_is_no_calibration_and_the_reason_is_told(
+    name: str, tiny_recipe: Make, tmp_path: Path
+) -> None:
+    learner = zofc.Learner(tiny_recipe(name, "training.workers=0"))
+    learner.learn({"0": patterns(0, 1)})
+    learner.learn({"1": patterns(1, 1)})
+    learner.save(tmp_path / "run")
+    loaded = zofc.load(tmp_path / "run", overrides="training.workers=0")
+    for one in (learner, loaded):
+        with pytest.raises(RunError, match=r"^reject: this model has seen one image of each class"):
+            one.predict(patterns(0, 1), reject=0.05)
+    loaded.learn({"0": patterns(0, 5, seed=1)})
+    assert len(loaded.predict(patterns(0, 1), reject=0.05)) == 1
+
+
+def test_a_lone_class_has_no_calibration_error(tiny_recipe: Make) -> None:
+    """Its probability is one, whatever the image is."""
+    learner = zofc.Learner(tiny_recipe("zo-ridge/base", "training.workers=0"))
+    learner.learn({"0": patterns(0, 6)})
+    assert learner.evaluate({"0": patterns(0, 3, seed=1)}).calibration_error is None
+    learner.learn({"1": patterns(1, 6)})
+    assert learner.evaluate({"0": patterns(0, 3, seed=1)}).calibration_error is not None
 
 
 def test_a_run_of_version_0_1_answers_with_the_plain_softmax(tmp_path: Path) -> None:

@@ -163,6 +163,16 @@ class Method(nn.Module):
         known from the last task."""
         return None
 
+    @property
+    def images_by_class(self) -> Tensor | None:
+        """How many images of each class were learned (classes,), where a part in closed form knows that."""
+        for module in self.modules():
+            if isinstance(module, ClassMeans):
+                return module.counts
+            if isinstance(module, RidgeHead) and len(module.labels):
+                return module.labels.bincount(minlength=module.weights.shape[1])
+        return None
+
     # -- the loss, evaluable anywhere ----------------------------------------------------------------------------
 
     def prepare(self, images: Tensor) -> Any:
