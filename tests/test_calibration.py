@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 
 import zofc
 from zofc.errors import DataError, RunError
+from zofc.evidence.rows import result_rows
 from zofc.model.heads import CosineHead
 from zofc.model.ridge import CalibrationSample, RidgeHead, draw_projection
 from zofc.recipe import Recipe
@@ -307,3 +309,23 @@ def test_a_task_that_fails_leaves_the_calibration(learner: zofc.Learner, tmp_pat
         learner.learn({"new": [*patterns(9, 5), tmp_path / "broken.png"]})
     assert np.array_equal(learner.predict_proba(patterns(0, 2)), before)
     assert len(learner.predict(patterns(0, 2), reject=0.05)) == 2
+
+
+# -- what was measured -----------------------------------------------------------------------------------------------
+
+RESULTS = Path(__file__).parents[1] / "results" / "calibration.json"
+MEASURED = {row["per_class"]: row["seeds"] for row in result_rows(RESULTS)}  # of CIFAR-100 with DINOv2-S
+
+
+@pytest.mark.parametrize("per_class", MEASURED)
+def test_probabilities_were_within_five_percent_of_the_share_of_right_answers(per_class: int) -> None:
+    assert per_class >= 20
+    for run in MEASURED[per_class]:
+        assert run["images"]["known"] >= 1000 and run["calibration_error"] <= 0.05
+
+
+@pytest.mark.parametrize("per_class", [100, 500])
+def test_half_of_the_images_of_unseen_classes_were_recognised(per_class: int) -> None:
+    runs = MEASURED[per_class]
+    assert fmean(run["unseen_rejected"] for run in runs) >= 0.5
+    assert fmean(run["known_rejected"] for run in runs) == pytest.approx(0.05, abs=0.01)
