@@ -15,7 +15,6 @@ import torch
 from zofc.data import ImageSet
 from zofc.data.loading import Loader
 from zofc.errors import DataError
-from zofc.methods import AdapterClassifier
 from zofc.training.calibration import MOST_CALIBRATION_IMAGES, calibrate
 from zofc.training.incremental_model import IncrementalModel
 
@@ -70,7 +69,7 @@ def remove_classes(model: IncrementalModel, names: Sequence[str]) -> str | None:
 
 
 def _tasks_that_moved_features(model: IncrementalModel) -> list[range]:
-    if isinstance(model.method, AdapterClassifier) and model.method.untrained:
+    if model.method.untrained:
         return []
     plans = [plan for name, plan in model.recipe.optimize.items() if name in model.method.in_features and plan.lr]
     last = max((plan.tasks or math.inf for plan in plans), default=0)

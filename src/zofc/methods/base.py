@@ -137,6 +137,11 @@ class Method(nn.Module):
                 module.adapt_state(f"{name}.", state)
         return state
 
+    @property
+    def untrained(self) -> bool:
+        """Whether what the features depend on is known to be as it was drawn."""
+        return False
+
     # -- teaching over time --------------------------------------------------------------------------------------
 
     @classmethod
