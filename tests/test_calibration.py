@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
@@ -329,3 +330,12 @@ def test_half_of_the_images_of_unseen_classes_were_recognised(per_class: int) ->
     runs = MEASURED[per_class]
     assert fmean(run["unseen_rejected"] for run in runs) >= 0.5
     assert fmean(run["known_rejected"] for run in runs) == pytest.approx(0.05, abs=0.01)
+
+
+DELIVERED = result_rows(RESULTS, "delivered")  # on photographs, by the learner that zofc.Learner() chooses
+
+
+@pytest.mark.parametrize("row", DELIVERED, ids=lambda row: f"{row['photographs']} {row['backbone']} {row['per_class']}")
+def test_on_photographs_ten_images_a_class_calibrate_within_five_percent(row: dict[str, Any]) -> None:
+    """And five do not, as the guide says."""
+    assert (fmean(run["calibration_error"] for run in row["seeds"]) <= 0.05) == (row["per_class"] >= 10)
