@@ -5,7 +5,8 @@
 Half of the classes, drawn by seed, are learned in tasks of ten by the readout of `zo-ridge/base` without its adapter,
 which is `ridge/base` with `ridge.projection=8192 ridge.orthogonal=true` (by itself it has no projection): ridge
 regression on an orthogonal projection of frozen features within 64 MB. The test images of the other half are of
-unseen classes. Seeds 0 to 2 served to choose the rule of rejection; the results are of others. `--features` is a folder
+unseen classes. Seeds 0 to 2 served to choose the rule of rejection; the results are of other divisions
+of the same classes and images (`unseen.py` measures data that served nothing). `--features` is a folder
 of features: `train*.npz` and `test*.npz`, with `x` (images, width) and `y`; where there are none they are made, from
 `--source` with `--backbone`, at the pace of the backbone. "Score alone" rejects by the largest score, without the
 distance from the class means.
@@ -150,6 +151,8 @@ def main() -> None:
         content = {"source": options.source, "rate": options.rate, "projection": options.projection,
                    "seeds": options.seeds, "backbone": options.backbone, "rows": rows}  # fmt: skip
         content["environment"] = environment(torch.device("cpu"))
+        before = json.loads(options.out.read_text("utf-8")) if options.out.is_file() else {}
+        content |= {key: before[key] for key in ("delivered",) if key in before}  # of unseen.py
         options.out.write_text(json.dumps(content, indent=1) + "\n")
 
 

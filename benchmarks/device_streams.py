@@ -130,7 +130,7 @@ def _images(title: str, work: Path) -> tuple[Classes, Classes]:
     if title.startswith("glyphs"):
         folder = _write_glyphs(work / "glyphs")
     else:
-        folder = write_album(Album("caltech101", INCREMENT), 25, work / "albums")
+        folder = write_album(Album("caltech101", INCREMENT), 25, 1993, work / "albums")
     return tuple(  # type: ignore[return-value]
         {path.name: sorted(path.iterdir()) for path in sorted((folder / split).iterdir())}
         for split in ("train", "test")

@@ -6,6 +6,8 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from torch.nn import functional as F
 
 import zofc
 from zofc.errors import DataError, RunError
+from zofc.evidence.rows import result_rows
 from zofc.model.heads import CosineHead
 from zofc.model.ridge import CalibrationSample, RidgeHead, draw_projection
 from zofc.recipe import Recipe
@@ -261,8 +264,33 @@ def test_a_run_is_calibrated_and_one_without_calibration_answers_with_the_plain_
     chances = torch.from_numpy(other.predict_proba(images))
     calibrated = (state["calibration"]["scale"] * chances.log()).softmax(-1)
     assert np.allclose(one.predict_proba(images), calibrated)
-    with pytest.raises(RunError, match="no calibration"):
+    with pytest.raises(RunError, match=r"made with training\.calibrate=false; learn it again"):
         other.predict(images, reject=0.05)
+
+
+@pytest.mark.parametrize("name", ["zo-ridge/base", "ridge/base", "simplecil/base"])
+def test_one_image_of_each_class_is_no_calibration_and_the_reason_is_told(
+    name: str, tiny_recipe: Make, tmp_path: Path
+) -> None:
+    learner = zofc.Learner(tiny_recipe(name, "training.workers=0"))
+    learner.learn({"0": patterns(0, 1)})
+    learner.learn({"1": patterns(1, 1)})
+    learner.save(tmp_path / "run")
+    loaded = zofc.load(tmp_path / "run", overrides="training.workers=0")
+    for one in (learner, loaded):
+        with pytest.raises(RunError, match=r"^reject: this model has seen one image of each class"):
+            one.predict(patterns(0, 1), reject=0.05)
+    loaded.learn({"0": patterns(0, 5, seed=1)})
+    assert len(loaded.predict(patterns(0, 1), reject=0.05)) == 1
+
+
+def test_a_lone_class_has_no_calibration_error(tiny_recipe: Make) -> None:
+    """Its probability is one, whatever the image is."""
+    learner = zofc.Learner(tiny_recipe("zo-ridge/base", "training.workers=0"))
+    learner.learn({"0": patterns(0, 6)})
+    assert learner.evaluate({"0": patterns(0, 3, seed=1)}).calibration_error is None
+    learner.learn({"1": patterns(1, 6)})
+    assert learner.evaluate({"0": patterns(0, 3, seed=1)}).calibration_error is not None
 
 
 def test_a_run_of_version_0_1_answers_with_the_plain_softmax(tmp_path: Path) -> None:
@@ -282,3 +310,32 @@ def test_a_task_that_fails_leaves_the_calibration(learner: zofc.Learner, tmp_pat
         learner.learn({"new": [*patterns(9, 5), tmp_path / "broken.png"]})
     assert np.array_equal(learner.predict_proba(patterns(0, 2)), before)
     assert len(learner.predict(patterns(0, 2), reject=0.05)) == 2
+
+
+# -- what was measured -----------------------------------------------------------------------------------------------
+
+RESULTS = Path(__file__).parents[1] / "results" / "calibration.json"
+MEASURED = {row["per_class"]: row["seeds"] for row in result_rows(RESULTS)}  # of CIFAR-100 with DINOv2-S
+
+
+@pytest.mark.parametrize("per_class", MEASURED)
+def test_probabilities_were_within_five_percent_of_the_share_of_right_answers(per_class: int) -> None:
+    assert per_class >= 20
+    for run in MEASURED[per_class]:
+        assert run["images"]["known"] >= 1000 and run["calibration_error"] <= 0.05
+
+
+@pytest.mark.parametrize("per_class", [100, 500])
+def test_half_of_the_images_of_unseen_classes_were_recognised(per_class: int) -> None:
+    runs = MEASURED[per_class]
+    assert fmean(run["unseen_rejected"] for run in runs) >= 0.5
+    assert fmean(run["known_rejected"] for run in runs) == pytest.approx(0.05, abs=0.01)
+
+
+DELIVERED = result_rows(RESULTS, "delivered")  # on photographs, by the learner that zofc.Learner() chooses
+
+
+@pytest.mark.parametrize("row", DELIVERED, ids=lambda row: f"{row['photographs']} {row['backbone']} {row['per_class']}")
+def test_on_photographs_ten_images_a_class_calibrate_within_five_percent(row: dict[str, Any]) -> None:
+    """And five do not, as the guide says."""
+    assert (fmean(run["calibration_error"] for run in row["seeds"]) <= 0.05) == (row["per_class"] >= 10)

@@ -11,10 +11,11 @@ import torch
 
 import zofc
 import zofc_device
-from device_bundles import FIRST, SECOND, Pair, make_lesson
+from device_bundles import FIRST, QUIET, SECOND, Pair, make_lesson, write_bundle
 from zofc.export.reader import import_bundle
 from zofc.methods.base import Batches
 from zofc.methods.classifier import Classifier
+from zofc.recipe import Recipe
 from zofc_device.features import Extractor
 
 EPOCHS = ("optimize.peft.epochs=4", "optimize.head.epochs=3")  # of five steps
@@ -191,3 +192,18 @@ def test_a_budget_below_what_one_image_needs_is_refused(device_pair: Callable[..
         small.learn(SECOND)
     large = zofc_device.Learner.load(device.bundle.path, memory=10_000_000_000)
     assert large.predict(FIRST["ant"][0])[0][0].name in ("ant", "bee")
+
+
+@pytest.mark.parametrize(("first", "compared"), [(("ant",), False), (("ant", "bee"), True)], ids=["one", "two"])
+def test_answers_with_and_without_an_adapter_are_compared_if_a_lesson_trained_it(
+    device_graphs: Path, tiny_recipe: Callable[..., Recipe], tmp_path: Path, first: tuple[str, ...], compared: bool
+) -> None:
+    learner = zofc.Learner(tiny_recipe("zo-ridge/base", *QUIET, "ridge.projection=300"))
+    learner.learn({name: FIRST[name] for name in first})
+    said: list[str] = []
+    device = zofc_device.Learner(write_bundle(learner, device_graphs, tmp_path / "bundle"), say=said.append)
+    device.learn(SECOND)
+    learner.learn(SECOND)
+    asked = [image for images in SECOND.values() for image in images]
+    np.testing.assert_allclose(device.predict_proba(asked), learner.predict_proba(asked), atol=2e-4)
+    assert any("are right with it" in text for text in said) == compared

@@ -228,6 +228,24 @@ def test_mistakes_are_told(learner: zofc.Learner, tmp_path: Path) -> None:
         zofc.load(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["", "  ", "\u200b", "fox\n", "fo\tx", "a\u2028b", "\ud800", 3])
+def test_a_class_needs_a_name_that_can_be_shown(learner: zofc.Learner, tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="is no class name"):
+        learner.learn({name: pictures(0), "green": pictures(1)})
+    assert learner.classes == ()
+    learner.learn({"red fox": pictures(0), "gr\u00fcn 🦊": pictures(1)})
+    with pytest.raises(DataError, match="is no class name"):
+        learner.rename("red fox", name)
+
+
+def test_folders_of_classes_need_names_that_can_be_shown(learner: zofc.Learner, tmp_path: Path) -> None:
+    for name in ("fox", " "):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        Image.fromarray(pictures(0, 1)[0]).save(tmp_path / "images" / name / "0.png")
+    with pytest.raises(DataError, match=r"images: ' ' is no class name: .* rename the folder"):
+        learner.learn(f"folder:{tmp_path / 'images'}")
+
+
 def test_a_run_without_a_checkpoint_or_with_other_weights_is_not_loaded(tiny_recipe: Make, tmp_path: Path) -> None:
     folder = start_run(tiny_recipe("simplecil/base"), tmp_path)
     with pytest.raises(RunError, match="no checkpoint yet"):

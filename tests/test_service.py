@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import zofc
 from zofc.data import ImageSet, TestView, TrainView
 from zofc.data.loading import PIECE, Loader
 from zofc.errors import DataError
+from zofc.evidence.rows import result_rows
 from zofc.learner import GivenImages
 from zofc.recipe import Recipe
 
@@ -151,3 +153,25 @@ def test_a_learner_says_what_it_is(model: zofc.Learner) -> None:
 def test_the_package_lists_its_names_without_importing_torch() -> None:
     code = "import sys, zofc; assert {*zofc.__all__} <= {*dir(zofc)}; assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# -- what was measured -----------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[1]
+ANSWERS = result_rows(ROOT / "results" / "predict.json")
+
+
+@pytest.mark.parametrize("row", ANSWERS, ids=lambda row: f"{row['recipe']} {row['backbone']}")
+def test_an_answer_took_at_most_twice_as_long_as_a_forward_pass(row: dict[str, float]) -> None:
+    assert row["ratio"] <= 2
+
+
+def test_an_answer_of_the_embedded_backbone_took_at_most_twenty_milliseconds() -> None:
+    times = [row["answer_ms"] for row in ANSWERS if row["backbone"] == "embedded"]
+    assert times and max(times) <= 20
+
+
+def test_the_default_learner_is_among_those_that_are_timed() -> None:
+    timed = runpy.run_path(str(ROOT / "benchmarks" / "predict.py"))
+    assert {"ridge/base", "zo-ridge/base"} == {*timed["RECIPES"]} >= {row["recipe"] for row in ANSWERS}
+    assert "embedded" in timed["BACKBONES"]

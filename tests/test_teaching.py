@@ -245,27 +245,72 @@ def test_sums_without_features_let_no_class_go(tiny_recipe: Make) -> None:
     learner.learn({"fox": pictures(0, 3, seed=1)})  # which sums take
 
 
+class Ears:
+    """Hears what users are told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def event(self, event: Mapping[str, object]) -> None:
+        self.texts.append(str(event.get("text")))
+
+    def step(self, status: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 def test_an_adapter_keeps_what_it_learned_and_says_so(tiny_recipe: Make) -> None:
-    texts: list[str] = []
-    learner = learner_of(tiny_recipe, "fallback")
-
-    class Ears:
-        def event(self, event: Mapping[str, object]) -> None:
-            texts.append(str(event.get("text")))
-
-        def step(self, status: object) -> None:
-            pass
-
-        def close(self) -> None:
-            pass
-
-    learner.events.listeners.append(Ears())
+    learner, ears = learner_of(tiny_recipe, "fallback"), Ears()
+    learner.events.listeners.append(ears)
     learner.learn({"fox": pictures(0, 6), "hare": pictures(1, 6)})
     learner.learn({"owl": pictures(2, 6), "wolf": pictures(3, 6)})
     learner.forget("owl")
-    assert not any("keep what they learned" in text for text in texts)
+    assert not any("keep what they learned" in text for text in ears.texts)
     learner.forget("fox")
-    assert "features were trained on images of fox among others" in texts[-1]
+    assert "features were trained on images of fox among others" in ears.texts[-1]
+
+
+def test_a_first_lesson_of_one_class_leaves_the_adapter_untrained_and_says_so_once(
+    tiny_recipe: Make, tmp_path: Path
+) -> None:
+    learner, ears = learner_of(tiny_recipe, "fallback"), Ears()
+    learner.events.listeners.append(ears)
+    learner.learn({"fox": pictures(0, 6)})
+    assert sum("the adapter stays untrained" in text for text in ears.texts) == 1
+    learner.save(tmp_path / "one")
+    learner = zofc_package.load(tmp_path / "one")
+    learner.events.listeners.append(ears)
+    learner.learn({"hare": pictures(1, 6), "owl": pictures(2, 6)})
+    learner.learn({"fox": pictures(0, 3, seed=1)})
+    learner.forget("fox")
+    assert sum("the adapter stays untrained" in text for text in ears.texts) == 1
+    assert not any("with it" in text or "keep what they learned" in text for text in ears.texts)
+    assert learner.model.method.fallback.choice == "frozen"
+
+
+def test_after_a_first_lesson_of_one_class_the_answers_are_those_without_an_adapter(tiny_recipe: Make) -> None:
+    learner = learner_of(tiny_recipe, "fallback")
+    alone = learner_of(tiny_recipe, "projected ridge", "ridge.projection=48")
+    for one in (learner, alone):
+        one.learn({"fox": pictures(0, 6)})
+        one.learn({"hare": pictures(1, 6), "owl": pictures(2, 6)})
+    shown = [picture for kind in range(3) for picture in pictures(kind, 4, seed=9)]
+    np.testing.assert_array_equal(learner.predict_proba(shown), alone.predict_proba(shown))
+    heads = learner.model.method.fallback.heads
+    torch.testing.assert_close(heads["adapted"].features, heads["frozen"].features, rtol=0, atol=0)
+
+
+def test_an_adapter_that_was_trained_is_compared_after_its_classes_are_gone(tiny_recipe: Make) -> None:
+    """How many classes are left of the first lesson does not tell whether it trained the adapter."""
+    learner, ears = learner_of(tiny_recipe, "fallback"), Ears()
+    learner.learn({"fox": pictures(0, 6), "hare": pictures(1, 6)})
+    learner.learn({"owl": pictures(2, 6), "wolf": pictures(3, 6)})
+    learner.forget("fox")
+    learner.events.listeners.append(ears)
+    learner.learn({"toad": pictures(4, 6)})
+    assert "with it" in ears.texts[-1] and not any("stays untrained" in text for text in ears.texts)
 
 
 # -- the statistics by themselves ------------------------------------------------------------------------------------

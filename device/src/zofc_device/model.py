@@ -188,7 +188,13 @@ class Model:
             trained = trained[np.isin(trained, ridge.keys)]
         counted = {"fallback.right": right, "fallback.asked": np.array(asked, np.int64), "fallback.trained": trained}
         self.tensors |= counted
-        return self._explain(right, asked)
+        return None if self._untrained else self._explain(right, asked)
+
+    @property
+    def _untrained(self) -> bool:
+        """Whether no step moved the adapter, and both regressions answer alike: W_up and its bias start at zero."""
+        ups = [self.tensors[name] for name in self.adapter if name.rpartition(".")[2] in ("up_weight", "up_bias")]
+        return not self.groups() and not any(values.any() for values in ups)
 
     def _explain(self, right: Array, asked: int) -> str:
         if not asked:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from zofc.errors import DataError
+
 JOINERS = re.compile(r"(?<=[^\s\u200c\u200d])[\u200c\u200d](?=[^\s\u200c\u200d])")  # inside of words and of emoji
 SELECTORS = re.compile(r"[\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]")  # which shape of a character
 SHAPELESS = re.compile(r"[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0]")  # of other categories than Cf
+CONTROLS = ("Cc", "Cs", "Zl", "Zp")  # control characters, halves of characters, separators of lines and paragraphs
 NEVER = ("Cc", "Cf", "Cs", "Co", "Cn")  # control, format, surrogate, private and unassigned
 
 
@@ -35,3 +38,16 @@ def name_key(name: str) -> str:
     """What two names that look alike have in common."""
     seen = (letter for letter in SELECTORS.sub("", tidy_name(name)) if unicodedata.category(letter) != "Cf")
     return "".join(letter for letter in seen if not SHAPELESS.match(letter))
+
+
+def check_class_name(name: str) -> str:
+    """The name itself; refused if it is empty, blank, invisible or not one line of text. Folders and programs may use
+    format characters, which `name_fault` refuses where a name is typed."""
+    if not isinstance(name, str):
+        raise DataError(f"{name!r} is no class name; names are strings")
+    kinds = {unicodedata.category(letter) for letter in name}
+    if not any(kind[0] not in "CZ" for kind in kinds):
+        raise DataError(f"{name!r} is no class name: there is nothing to see in it; choose another")
+    if kinds & {*CONTROLS}:
+        raise DataError(f"{name!r} is no class name: it has a control character or a line break; choose another")
+    return name

@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
+from zofc.data.class_names import check_class_name
 from zofc.data.file_list import FileList, open_file_lists
 from zofc.data.formats import REMEDIES, image_suffixes, missing_formats
 from zofc.data.roots import find_path
@@ -107,6 +108,11 @@ def _check_names(base: Path, files: Mapping[str, Sequence[str]]) -> None:
     for name in (*files, *(file for some in files.values() for file in some)):
         if not _is_utf8(name):
             raise DataError(f"{base}: the name '{name}' is not UTF-8; rename it")
+    for name in files:
+        try:
+            check_class_name(name)
+        except DataError as error:
+            raise DataError(f"{base}: {error}, and rename the folder") from None
 
 
 def _is_utf8(name: str) -> bool:

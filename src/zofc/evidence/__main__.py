@@ -166,8 +166,9 @@ def run_photographs(
     backbones: Annotated[str, typer.Option(help="backbones by name or file, separated by commas")] = PHOTOGRAPHED,
     changes: Changes = None,
     lines: Lines = "",
+    albums: Annotated[str, typer.Option(help="pacs or caltech101; both by default")] = "",
     images: Annotated[str, typer.Option(help="training images a class, separated by commas")] = "10,25,100",
-    seeds: Seeds = "1993,1994,1995",
+    seeds: Annotated[str, typer.Option(help="seeds, each also of a draw of images")] = "1993,1994,1995",
     folder: Annotated[Path, typer.Option(help="where the folders of photographs are made")] = Path("build/photographs"),
     runs: Runs = Path("runs/photographs"),
     workers: Workers = None,
@@ -178,7 +179,8 @@ def run_photographs(
     from zofc.studies.places import LocalPool
 
     counts, chosen = _numbers(images, "--images", int), _numbers(seeds, "--seeds", int)
-    cells = list(photograph_cells(_words(backbones), counts, chosen, changes or [], folder, _words(lines)))
+    names = _words(lines), _words(albums)
+    cells = list(photograph_cells(_words(backbones), counts, chosen, changes or [], folder, *names))
     show(photographs_table(collect(cells, runs, out, {"changes": changes or []}, LocalPool(workers or 1))))
 
 

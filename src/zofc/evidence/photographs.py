@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,9 +56,10 @@ class Album:
 ALBUMS = {"PACS photographs": Album("pacs", 2, "photo"), "Caltech-101": Album("caltech101", 5)}
 
 
-def write_album(album: Album, per_class: int, folder: Path) -> Path:
-    """A folder of image files, one for each class, with training and test images apart; made once."""
-    whole = folder / f"{album.name}-{per_class}"
+def write_album(album: Album, per_class: int, draw: int, folder: Path) -> Path:
+    """A folder of image files, one for each class, with training and test images apart; made once. `draw` is the seed
+    by which training images are chosen."""
+    whole = folder / f"{album.name}-{per_class}-{draw}"
     if (whole / "complete").exists():
         return whole
     root = os.environ.get("ZOFC_DATA")
@@ -66,7 +67,7 @@ def write_album(album: Album, per_class: int, folder: Path) -> Path:
         raise DataError(f"ZOFC_DATA: no folder {album.name} with Parquet files below it")
     for split, most in (("train", per_class), ("test", None)):
         files = sorted(Path(root, album.name).glob(f"{split}-*.parquet"))
-        for number, (name, image) in enumerate(_images(files, album.domain, most)):
+        for number, (name, image) in enumerate(_images(files, album.domain, most, draw)):
             path = whole / split / name / f"{number}.{_suffix(image)}"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(image)  # the folder counts only when it is complete
@@ -74,7 +75,7 @@ def write_album(album: Album, per_class: int, folder: Path) -> Path:
     return whole
 
 
-def _images(files: Sequence[Path], domain: str | None, most: int | None) -> Iterator[tuple[str, bytes]]:
+def _images(files: Sequence[Path], domain: str | None, most: int | None, draw: int) -> Iterator[tuple[str, bytes]]:
     """Class names and encoded images, at most so many of a class."""
     tables = [pq.read_table(file) for file in files]
     features: dict[str, Any] = json.loads(tables[0].schema.metadata[b"huggingface"])["info"]["features"]
@@ -83,7 +84,7 @@ def _images(files: Sequence[Path], domain: str | None, most: int | None) -> Iter
         number = features["domain"]["names"].index(domain)
         rows = [row for row in rows if row["domain"] == number]
     labels = np.array([row["label"] for row in rows], np.int64)
-    for index in select_per_class(labels, most, stream(1993, "photographs")):
+    for index in select_per_class(labels, most, stream(draw, "photographs")):
         yield features["label"]["names"][labels[index]], rows[index]["image"]["bytes"]
 
 
@@ -98,20 +99,26 @@ def photograph_cells(
     changes: Sequence[str],
     folder: Path,
     lines: Sequence[str] = (),
+    albums: Sequence[str] = (),
 ) -> Iterator[Cell]:
-    """A cell for each seed, data set, number of images, backbone and line, all lines by default."""
-    if unknown := [line for line in lines if line not in LINES]:
-        raise RecipeError(f"--lines: {unknown[0]} is none of {', '.join(LINES)}")
+    """A cell for each seed, data set, number of images, backbone and line; all data sets and lines by default."""
+    for option, names, known in (("--lines", lines, list(LINES)), ("--albums", albums, _album_names())):
+        if unknown := [name for name in names if name not in known]:
+            raise RecipeError(f"{option}: {unknown[0]} is none of {', '.join(known)}")
     for seed in seeds:
         for title, album in ALBUMS.items():
-            for per_class in images:
-                source = f"folder:{write_album(album, per_class, folder)}"
+            for per_class in images if album.name in (albums or _album_names()) else ():
+                source = f"folder:{write_album(album, per_class, seed, folder)}"
                 for backbone in backbones:
                     setting = f"{title}, {per_class} images a class, {Path(backbone).stem}"
                     for line in lines or LINES:
                         given = [f"backbone.name={backbone}", f"data.increment={album.increment}", f"seed={seed}"]
                         recipe = _recipe(line, source, [*given, *changes])
-                        yield Cell({"line": line, "setting": setting, "seed": seed}, recipe)
+                        yield Cell({"line": line, "setting": setting, "seed": seed, "draw": seed}, recipe)
+
+
+def _album_names() -> list[str]:
+    return [album.name for album in ALBUMS.values()]
 
 
 def _recipe(line: str, source: str, given: Sequence[str]) -> Recipe:
@@ -126,19 +133,51 @@ def _recipe(line: str, source: str, given: Sequence[str]) -> Recipe:
     return named.model_copy(update={"training": named.training.model_copy(update=precision)})
 
 
+def comparable_rows(rows: Sequence[ResultRow]) -> dict[tuple[str, str, int], ResultRow]:
+    """Rows by line, setting and seed: where a line was measured on several draws of a setting, those whose draw is that
+    of the seed; else those of its one draw."""
+    measured = [row for row in rows if "failed" not in row]
+    several = {
+        (row["line"], row["setting"]) for row in measured for other in measured
+        if (row["line"], row["setting"]) == (other["line"], other["setting"]) and row["draw"] != other["draw"]
+    }  # fmt: skip
+    table: dict[tuple[str, str, int], ResultRow] = {}
+    for row in measured:
+        if row["draw"] == row["seed"] or (row["line"], row["setting"]) not in several:
+            table.setdefault((row["line"], row["setting"], row["seed"]), row)
+    return table
+
+
+def gains_over(line: str, setting: str, table: Mapping[tuple[str, str, int], ResultRow]) -> list[float]:
+    """How far the default is above a line, for each seed with the same images."""
+    own = {key[2]: row for key, row in table.items() if key[:2] == (DEFAULT, setting)}
+    pairs = [(row, table.get((line, setting, seed))) for seed, row in own.items()]
+    return [row["all_classes"] - other["all_classes"] for row, other in pairs
+            if other is not None and other["draw"] == row["draw"]]  # fmt: skip
+
+
 def photographs_table(rows: Sequence[ResultRow]) -> Grid:
-    """Accuracy on all classes of each line in each setting, and by how much the default is above ridge, with its 95 %
-    interval."""
-    table = {(row["line"], row["setting"], row["seed"]): row["all_classes"] for row in rows if "failed" not in row}
-    tested = {row["setting"]: row["tested"] for row in rows if "failed" not in row}
+    """Accuracy on all classes of each line in each setting, with the number of draws of its training images (a line of
+    fewer draws than the default is marked), and by how much the default is above ridge, with its 95 % interval."""
+    table = comparable_rows(rows)
     body = []
-    for setting in dict.fromkeys(row["setting"] for row in rows):
-        cells = [spread([value for key, value in table.items() if key[:2] == (line, setting)]) for line in LINES]
-        gains = [value - table[PLAIN_RIDGE, setting, seed] for (line, where, seed), value in table.items()
-                 if (line, where) == (DEFAULT, setting) and (PLAIN_RIDGE, setting, seed) in table]  # fmt: skip
-        body.append((*setting.split(", "), *cells, _gain(gains, tested.get(setting, 0))))
-    heads = ("Photographs", "Training images", "Backbone", "zofc run FOLDER", *[*LINES][1:])
+    for setting in sorted({row["setting"] for row in rows}, key=_place):
+        draws = {line: {row["draw"] for key, row in table.items() if key[:2] == (line, setting)} for line in LINES}
+        cells = []
+        for line in LINES:
+            cell = spread([row["all_classes"] for key, row in table.items() if key[:2] == (line, setting)])
+            cells.append(cell + " †" * (0 < len(draws[line]) < len(draws[DEFAULT])))
+        tested = next((row["tested"] for key, row in table.items() if key[1] == setting), 0)
+        gain = _gain(gains_over(PLAIN_RIDGE, setting, table), tested)
+        body.append((*setting.split(", "), str(len(draws[DEFAULT]) or NONE), *cells, gain))
+    heads = ("Photographs", "Training images", "Backbone", "Draws", "zofc run FOLDER", *[*LINES][1:])
     return Grid((*heads, "Above ridge"), tuple(body))
+
+
+def _place(setting: str) -> tuple[str, str, int]:
+    """Where a setting stands in the table."""
+    photographs, images, backbone = setting.split(", ")
+    return backbone, photographs, int(images.partition(" ")[0])
 
 
 def _gain(gains: Sequence[float], tested: int) -> str:

@@ -32,10 +32,10 @@ EARLIER_MARK = " †"
 COST_LINES = {line.title: line for name in ("runtime", "flops") for line in STUDIES[name].lines}
 
 
-def result_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a result file."""
+def result_rows(path: Path, key: str = "rows") -> list[dict[str, Any]]:
+    """The rows of a result file, or those under another key."""
     try:
-        rows: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))["rows"]
+        rows: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))[key]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{path}: no file of results ({error}); make it with python -m zofc.evidence") from error
     return rows

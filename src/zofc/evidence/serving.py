@@ -18,6 +18,14 @@ CALIBRATION_COLUMNS = {
     "unseen_rejected_at_exact_rate": "at exactly 5 % of the known (%)",
 }
 
+DELIVERED_COLUMNS = {
+    "accuracy": "Accuracy (%)",
+    "calibration_error": "Calibration error (%)",
+    "calibration_error_of_right_probabilities": "of right probabilities (%)",
+    "known_rejected": "Known rejected (%)",
+    "unseen_rejected": "Unseen rejected (%)",
+}
+
 
 def calibration_table(measured: Sequence[Mapping[str, Any]]) -> Grid:
     """`results/calibration.json`: means over seeds by the number of images of a class."""
@@ -29,6 +37,21 @@ def calibration_table(measured: Sequence[Mapping[str, Any]]) -> Grid:
         for row in measured
     ]
     return Grid(("Images a class", *CALIBRATION_COLUMNS.values()), tuple(rows))
+
+
+def delivered_table(measured: Sequence[Mapping[str, Any]]) -> Grid:
+    """`delivered` of `results/calibration.json`: means over seeds, and the least and the largest share of images of
+    unseen classes."""
+    rows = []
+    for row in measured:
+        means = [f"{100 * fmean(run[key] for run in row['seeds']):.1f}" for key in DELIVERED_COLUMNS]
+        shares = [100 * run["unseen_rejected"] for run in row["seeds"]]
+        if len(shares) > 1:
+            means[-1] += f" ({min(shares):.0f} to {max(shares):.0f})"
+        backbone = row["backbone"].removesuffix(".safetensors")
+        rows.append((row["photographs"], backbone, str(row["per_class"]), str(len(shares)), *means))
+    heads = ("Photographs", "Backbone", "Images a class", "Seeds", *DELIVERED_COLUMNS.values())
+    return Grid(heads, tuple(rows))
 
 
 def answers_table(measured: Sequence[Mapping[str, Any]]) -> Grid:

@@ -32,7 +32,7 @@ from zofc.evidence.scaling import (
     speed_up_table,
     travel_table,
 )
-from zofc.evidence.serving import answers_table, calibration_table, first_minute_table, teach_table
+from zofc.evidence.serving import answers_table, calibration_table, delivered_table, first_minute_table, teach_table
 from zofc.evidence.untested import prose
 from zofc.methods import SECTIONS
 from zofc.recipe.settings import describe_section, list_settings
@@ -187,6 +187,7 @@ DOCUMENT_TABLES: dict[str, Callable[[Path], Grid | str]] = {
     "memory table": lambda root: memory_table(step_rows(root, "step", "step_memory")),
     "answers table": lambda root: answers_table(result_rows(root / "results" / "predict.json")),
     "calibration table": lambda root: calibration_table(result_rows(root / "results" / "calibration.json")),
+    "delivered table": lambda root: delivered_table(result_rows(root / "results" / "calibration.json", "delivered")),
     "first minute table": lambda root: first_minute_table(result_rows(root / "results" / "teach.json")),
     "teach table": lambda root: teach_table(result_rows(root / "results" / "teach.json")),
     "photographs table": lambda root: photographs_table(result_rows(root / "results" / "photographs.json")),

@@ -36,7 +36,8 @@ class Evaluation:
     per_class: dict[str, float]
     confusion: NDArray[np.int64]  # (true, predicted)
     left_out: tuple[str, ...] = ()  # classes of the source that were never learned
-    calibration_error: float | None = None  # percent: how far probabilities are from the share of right answers
+    calibration_error: float | None = None  # percent: how far probabilities are from the share of right answers; None
+    # for a lone class, which is answered whatever the image is
 
     def confused(self, most: int = 10) -> list[tuple[str, str, int]]:
         """The pairs that were taken for each other most often: true class, answer, images."""
@@ -55,5 +56,5 @@ def evaluate_answers(
     totals, hits = confusion.sum(1), confusion.diagonal()
     per_class = {name: 100 * float(hits[i]) / int(totals[i]) for i, name in enumerate(classes) if totals[i]}
     accuracy = 100 * float(hits.sum()) / int(totals.sum())
-    error = 100 * calibration_error(probabilities, labels)
+    error = 100 * calibration_error(probabilities, labels) if size > 1 else None
     return Evaluation(classes, accuracy, per_class, confusion, left_out, error)

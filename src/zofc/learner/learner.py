@@ -23,6 +23,7 @@ from torch import Tensor
 from zofc.advice.choice import choose_recipe
 from zofc.advice.features import clear_cached_features
 from zofc.data import ImageSet
+from zofc.data.class_names import check_class_name
 from zofc.data.decode_cache import DecodeCache, cache_folder
 from zofc.data.source import Images
 from zofc.errors import DataError, RunError
@@ -115,6 +116,8 @@ class Learner:
         if known := [name for name in names if name in self.classes]:
             require_closed_form(self.model, known)
         more, new, images = divide_lesson(names, images, self.classes)
+        for name in new:
+            check_class_name(name)
         if new:
             type(self.model.method).check(self.recipe, [len(new)], len(self.model.tasks))
         threads = active_count() > 1
@@ -146,8 +149,8 @@ class Learner:
     def rename(self, old: str, new: str) -> None:
         """Give a class another name. Its images, statistics and measured accuracies stay."""
         self._require_known([old])
-        if not new or new in self.classes:
-            raise DataError(f"'{new}' is {'the name of another class' if new else 'no name'}; choose another")
+        if check_class_name(new) in self.classes:
+            raise DataError(f"'{new}' is the name of another class; choose another")
         self._edit_names(lambda name: new if name == old else name)
 
     def forget(self, *names: str) -> None:

@@ -69,6 +69,8 @@ def remove_classes(model: IncrementalModel, names: Sequence[str]) -> str | None:
 
 
 def _tasks_that_moved_features(model: IncrementalModel) -> list[range]:
+    if model.method.untrained:
+        return []
     plans = [plan for name, plan in model.recipe.optimize.items() if name in model.method.in_features and plan.lr]
     last = max((plan.tasks or math.inf for plan in plans), default=0)
     return [task for number, task in enumerate(model.tasks) if number < last]

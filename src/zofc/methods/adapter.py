@@ -23,6 +23,11 @@ from zofc.model.ridge import CalibrationSample, RidgeHead, held_out
 from zofc.model.vit import State
 from zofc.recipe import Recipe
 
+UNTRAINED = (
+    "the adapter stays untrained, in later tasks too, since a task of one class has a constant loss: the frozen "
+    "features answer. To train it, begin a new model with two classes or more"
+)
+
 
 @method("adapter")
 class AdapterClassifier(Classifier):
@@ -81,6 +86,20 @@ class AdapterClassifier(Classifier):
         plan = self.recipe.optimize.get("peft")
         return plan is not None and len(self.tasks) <= (plan.tasks or math.inf) and not self.single
 
+    @property
+    def untrained(self) -> bool:
+        """Whether the adapter is as it was drawn: no step has moved it."""
+        own = self.peft.state_dict()
+        drawn = make_peft(self.recipe.peft, self.backbone, self.generator("peft")).state_dict()
+        return all(torch.equal(drawn[name].to(value), value) for name, value in own.items())
+
+    @property
+    def _stays_untrained(self) -> bool:
+        """Whether the tasks that may move the adapter are over and none has: one of a single class cannot. Later ones
+        must not, since the features of classes learned before would be those of another adapter."""
+        plan = self.recipe.optimize.get("peft")
+        return plan is not None and len(self.tasks) >= (plan.tasks or math.inf) and not self._moves and self.untrained
+
     def regress(self, batches: Batches, extract: Callable[[Tensor], Tensor], trained: bool = True) -> str | None:
         if self.fallback is None:
             return super().regress(batches, extract, trained)
@@ -91,7 +110,11 @@ class AdapterClassifier(Classifier):
         unseen = torch.arange(len(labels))
         if trained and self._moves:  # all but a few were seen; of few images, all
             unseen = torch.from_numpy(self.held_back(labels.cpu().numpy()))
-        return self.fallback.learn(both, labels, lambda: held_out_stream(self), unseen)
+        notice = self.fallback.learn(both, labels, lambda: held_out_stream(self), unseen)
+        if not self._stays_untrained:
+            return notice
+        first = trained and len(self.tasks) == self.recipe.optimize["peft"].tasks
+        return UNTRAINED if first else None  # both answers are the same: there is nothing to compare
 
     def remove_classes(self, gone: Sequence[int]) -> None:
         super().remove_classes(gone)

@@ -137,6 +137,11 @@ class Method(nn.Module):
                 module.adapt_state(f"{name}.", state)
         return state
 
+    @property
+    def untrained(self) -> bool:
+        """Whether what the features depend on is known to be as it was drawn."""
+        return False
+
     # -- teaching over time --------------------------------------------------------------------------------------
 
     @classmethod
@@ -161,6 +166,16 @@ class Method(nn.Module):
     def left_out(self) -> CalibrationSample | None:
         """Scores (n, classes) and labels of images of every class, each as if it had not been learned, where they are
         known from the last task."""
+        return None
+
+    @property
+    def images_by_class(self) -> Tensor | None:
+        """How many images of each class were learned (classes,), where a part in closed form knows that."""
+        for module in self.modules():
+            if isinstance(module, ClassMeans):
+                return module.counts
+            if isinstance(module, RidgeHead) and len(module.labels):
+                return module.labels.bincount(minlength=module.weights.shape[1])
         return None
 
     # -- the loss, evaluable anywhere ----------------------------------------------------------------------------

@@ -26,7 +26,8 @@ def evaluation_tables(result: Json, confused: Sequence[tuple[str, str, int]]) ->
         rows.append((name, most, str(sum(counts)), f"{accuracy:.1f}"))
     yield Grid(("class", "most often taken for", "images", "accuracy (%)"), tuple(rows), names=2)
     yield Text(f"all images: {result['accuracy']:.2f} %")
-    yield Text(f"expected calibration error of the probabilities: {result['calibration_error']:.1f} %")
+    if result["calibration_error"] is not None:
+        yield Text(f"expected calibration error of the probabilities: {result['calibration_error']:.1f} %")
     if result["left_out"]:
         yield Text(f"left out, never learned: {', '.join(result['left_out'])}")
     if confused:

@@ -191,12 +191,22 @@ class IncrementalModel:
     def is_known(self, scores: Tensor, features: Tensor, rate: float) -> Tensor:
         """Whether images (n,) are of a learned class, of which a share `rate` is mistaken for images of others."""
         if self.calibration is None or (typicality := self.calibration[1]) is None:
-            raise RunError(
-                "reject: this model has no calibration for it: it was made by version 0.1, with "
-                "training.calibrate=false or from one image of each class, or it has learned on a device. Learn it "
-                "again with more images, or predict without reject"
-            )
+            raise RunError(f"reject: {self._why_uncalibrated()}. Or predict without reject")
         return typicality.confidence(scores, features) >= typicality.threshold(rate)
+
+    def _why_uncalibrated(self) -> str:
+        """Why no image can be told from those of other classes, and what to do."""
+        if not self.recipe.training.calibrate:
+            return "this model was made with training.calibrate=false; learn it again with true"
+        if self.calibration is not None:
+            return "this model has learned on a device, which keeps no statistics for it; learn it again here"
+        counts = self.method.images_by_class
+        if counts is not None and int(counts.max()) == 1:
+            return (
+                "this model has seen one image of each class, which does not tell how far apart images of a class are; "
+                "learn more images of at least one"
+            )
+        return "this model was made by version 0.1, or from one image of each class; learn it again with more images"
 
     @torch.no_grad()
     def embed(self, images: Tensor) -> Tensor:
