@@ -28,7 +28,7 @@ from rank_kills import (
 )
 from waiting import DEADLINE, wait_until
 from zofc.analysis.replay import RunReplay
-from zofc.errors import RanksError
+from zofc.errors import RunError
 from zofc.model.subspace import Subspaces
 from zofc.ranks import ProcessRanks, Ranks, join_group
 from zofc.recipe import dump_recipe, load_recipe
@@ -392,7 +392,7 @@ def test_the_longest_wait_of_several_recipes_counts(
 
     def join(minutes: float) -> Any:
         waits.append(minutes)
-        raise RanksError("not today")
+        raise RunError("not today")
 
     monkeypatch.setattr("zofc.ranks.join_ranks", join)
     assert "not today" in zofc("run", str(tmp_path / "3.yaml"), str(tmp_path / "20.yaml"))[1] and waits == [20]
