@@ -14,7 +14,7 @@ from PIL import Image
 
 import zofc
 import zofc_device
-from zofc.export.bundle import describe_file, pack_state
+from zofc.export.bundle import describe_file, pack_state, write_manifest
 from zofc.export.manifest import describe_model
 from zofc.export.writer import export_run
 from zofc.recipe import Recipe, dump_recipe
@@ -74,7 +74,7 @@ def write_bundle(learner: zofc.Learner, graphs: Path, path: Path) -> Path:
         "classes": model.classes, "tasks": [[task.start, task.stop] for task in model.tasks],
         "calibration": model.calibration_state, "lessons": [], "exported_tasks": len(model.tasks),
     }  # fmt: skip
-    (path / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    write_manifest(path, manifest)
     (path / "state.safetensors").write_bytes(pack_state(model.state_dict(), values))
     replace_file(path, "recipe.yaml", dump_recipe(learner.recipe).encode())
     return path
@@ -85,4 +85,9 @@ def replace_file(bundle: Path, name: str, content: bytes) -> None:
     (bundle / name).write_bytes(content)
     manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
     manifest["files"][name] = describe_file(bundle / name)
-    (bundle / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    write_manifest(bundle, manifest)
+
+
+def edit_manifest(bundle: Path, **changes: object) -> None:
+    """Change a manifest as an export with other settings would have written it."""
+    write_manifest(bundle, json.loads((bundle / "manifest.json").read_text("utf-8")) | changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -112,11 +113,22 @@ def test_images_of_any_form_are_those_of_zofc(tmp_path: Path) -> None:
     Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
     Image.fromarray(pixels).quantize(16).save(tmp_path / "palette.png")
     Image.fromarray(RNG.integers(0, 2**16, (9, 7), np.uint16)).save(tmp_path / "deep.png")
-    Image.fromarray(pixels).save(tmp_path / "photo.jpg")
+    for name in ("photo.jpg", "photo.heic", "photo.webp", "photo.tif"):
+        Image.fromarray(pixels).save(tmp_path / name, exif=exif)
     for file in sorted(tmp_path.iterdir()):
         assert (np.asarray(Images([file]).load(0)) == np.asarray(decode(file, "x"))).all(), file
         assert Images([file.read_bytes()]).load(0).size == Images([file]).load(0).size
     assert (np.asarray(Images([pixels]).load(0)) == pixels).all()
+    photo = Image.fromarray(pixels)
+    photo.getexif()[0x0112] = 6
+    assert Images([photo]).load(0).size == (20, 30) and photo.size == (30, 20)  # given images are left as they are
+
+
+def test_a_digest_is_that_of_the_size_and_all_pixels() -> None:
+    image = Image.fromarray(RNG.integers(0, 256, (600, 50, 3), np.uint8))
+    sizes, [digest] = Images([image]).inspect()
+    assert sizes.tolist() == [[600, 50]]
+    assert digest == hashlib.sha256(b"(50, 600)" + image.tobytes()).hexdigest()
 
 
 def test_a_folder_has_a_class_for_each_sub_folder(tmp_path: Path) -> None:
@@ -257,3 +269,6 @@ def test_integer_activations_are_told_from_the_file() -> None:
 
     assert has_integer_activations(model(4))
     assert not has_integer_activations(model(1))
+    for operator in ("DynamicQuantizeLinear", "MatMulInteger", "ConvInteger"):
+        graph = onnx.helper.make_graph([onnx.helper.make_node(operator, ["a"], ["b"])], "g", [], [])
+        assert has_integer_activations(onnx.helper.make_model(graph).SerializeToString())

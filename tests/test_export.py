@@ -405,7 +405,7 @@ def damaged(path: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     state = bundle.read_state(path)
 
     def write(**changes: Any) -> Callable[[], Any]:
-        return lambda: (path / "manifest.json").write_text(json.dumps({**manifest, **changes}))
+        return lambda: bundle.write_manifest(path, {**manifest, **changes})
 
     def pack(**changes: Any) -> Callable[[], Any]:
         content = bundle.pack_state(state.tensors, {**state.values, **changes})
@@ -420,7 +420,7 @@ def damaged(path: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
         content = bundle.pack_state({**state.tensors, "head.sigma": torch.tensor(float("nan"))}, state.values)
         return lambda: (path / "state.safetensors").write_bytes(content)
 
-    yield "version 1 of the format; this zofc reads version 2", write(version=1)
+    yield "version 1 of the format; this zofc reads version 3", write(version=1)
     yield "not the manifest of a bundle", write(format="other")
     yield "does not list the files", write(files=None)
     files = {name: entry for name, entry in manifest["files"].items() if name != "tangents.onnx"}
