@@ -9,16 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from filelock import FileLock
 from PIL import Image
 
 import zofc
 import zofc_device
 from zofc.export.bundle import describe_file, pack_state, write_manifest
-from zofc.export.manifest import describe_model
+from zofc.export.conversion import SharedWeights, write_graph
+from zofc.export.graphs import learning_sources
+from zofc.export.manifest import describe_graph, describe_model
 from zofc.export.writer import export_run
 from zofc.recipe import Recipe, dump_recipe
+from zofc.training.incremental_model import IncrementalModel
 
+EMBEDDED = ("zofc/base", "backbone.name=embedded", "peft.blocks=all")
 ALL_GRAPHS = ("zo-ridge/base", "optimize.peft.tasks=null", "optimize.head.tasks=null", "ridge.projection=300")
 QUIET = ("training.check_adapter=false", "training.workers=0")
 Lesson = dict[str, list[Image.Image]]
@@ -60,6 +65,27 @@ def export_graphs(recipe: Recipe, shared: Path) -> Path:
             learner.learn(make_lesson("ant", "bee", images=6))
             learner.save(shared / "all-graphs-run")
             export_run(shared / "all-graphs-run", target)
+    return target
+
+
+def export_some_graphs(
+    recipe: Recipe, shared: Path, names: tuple[str, ...] = ("enter", "features", "tangents")
+) -> Path:
+    """A folder with some of the graphs of a bundle, made once for all processes of a test run."""
+    target = shared / "some-graphs"
+    with FileLock(f"{target}.lock"):
+        if not target.exists():
+            model = IncrementalModel(recipe, torch.device("cpu"))
+            model.extend(["ant", "bee"])
+            new = shared / "some-graphs-new"
+            new.mkdir()
+            weights = SharedWeights(new / "weights.bin", model.backbone.vit)
+            sources = [source for source in learning_sources(model.method, True) if source.name in names]
+            for source in sources:
+                write_graph(source, weights, "fp32", new / f"{source.name}.onnx")
+            files = {file.name: describe_file(file) for file in sorted(new.iterdir())}
+            write_manifest(new, {"graphs": {one.name: describe_graph(one) for one in sources}, "files": files})
+            new.rename(target)
     return target
 
 

@@ -20,7 +20,7 @@ from timm.models.vision_transformer import VisionTransformer
 
 import zofc
 import zofc_device
-from device_bundles import FIRST, QUIET, SECOND, Pair, edit_manifest, make_lesson
+from device_bundles import EMBEDDED, FIRST, QUIET, SECOND, Pair, edit_manifest, make_lesson, write_bundle, write_folder
 from zofc.export.writer import export_run
 from zofc_device.features import Extractor, resident_bytes
 
@@ -83,7 +83,7 @@ def test_a_regression_beyond_the_budget_is_refused_before_anything_is_evaluated(
     assert enough.classes == ("ant", "bee", "cat", "dog")
 
 
-# -- photographs -----------------------------------------------------------------------------------------------------
+# -- lessons ---------------------------------------------------------------------------------------------------------
 
 PEAK = """
 import sys
@@ -101,6 +101,25 @@ def learn(*words: object) -> tuple[int, int, str]:
     call = [sys.executable, "-c", PEAK, "learn", *map(str, words), "--threads", "1"]
     done = subprocess.run(call, env=environment, capture_output=True, text=True)
     return done.returncode, 1024 * int(done.stdout.split()[-1]), done.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is measured on Linux")
+@pytest.mark.parametrize("estimator", ["forward_gradient", "spsa"])
+def test_zeroth_order_lessons_on_the_embedded_backbone_keep_to_their_budget(
+    embedded_graphs: Path, tiny_recipe: Callable[..., Any], tmp_path: Path, estimator: str
+) -> None:
+    words = *QUIET, "optimize.peft.epochs=1", f"optimize.peft.estimator={estimator}", "training.batch_size=16"
+    learner = zofc.Learner(tiny_recipe(*EMBEDDED, *words))
+    learner.learn(FIRST)
+    images = write_folder(SECOND, tmp_path / "new")
+    for number, (words, most) in enumerate([((), 200), (("--memory", "130MB"), 130)]):
+        bundle = write_bundle(learner, embedded_graphs, tmp_path / f"bundle{number}")
+        code, peak, error = learn(bundle, images, *words)
+        assert code == 0, error
+        assert peak < most * 1e6
+
+
+# -- photographs -----------------------------------------------------------------------------------------------------
 
 
 def write_photos(folder: Path, size: tuple[int, int], count: int, **options: Any) -> Path:
