@@ -34,6 +34,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from PIL import Image
@@ -151,7 +152,8 @@ def _displacement(settings: tuple[str, ...], threads: int) -> Row:
 
     import zofc_device
     from zofc import Learner
-    from zofc.export import writer
+    from zofc.export.graphs import learning_sources
+    from zofc.export.writer import export_run
     from zofc_device.model import Model
 
     rng = np.random.default_rng(0)
@@ -161,11 +163,14 @@ def _displacement(settings: tuple[str, ...], threads: int) -> Row:
     given += [f"optimize.{group}.epochs={EPOCHS}" for group in ("peft", "head")]
     learner = Learner("zofc/base", [*settings, *given])
     learner.learn({"a": images[:2], "b": images[2:4]})
-    lesson, sources = {"x": images[4:8], "y": images[8:]}, writer.learning_sources
-    writer.learning_sources = lambda *of: (one for one in sources(*of) if one.name in ("enter", "features", "tangents"))
-    with tempfile.TemporaryDirectory() as folder:
+    lesson = {"x": images[4:8], "y": images[8:]}
+
+    def some_sources(*of: Any) -> Iterator[Any]:
+        return (source for source in learning_sources(*of) if source.name in ("enter", "features", "tangents"))
+
+    with tempfile.TemporaryDirectory() as folder, mock.patch("zofc.export.writer.learning_sources", some_sources):
         learner.save(Path(folder) / "run")
-        writer.export_run(Path(folder) / "run", Path(folder) / "bundle")
+        export_run(Path(folder) / "run", Path(folder) / "bundle")
         device = zofc_device.load(Path(folder) / "bundle", threads=threads)
         begin = Model(device.bundle, device.extractor, device.bundle.read())
         begin.extend(list(lesson))
