@@ -25,7 +25,7 @@ from zofc_device.calibration import best_scale, calibrate
 from zofc_device.directions import Directions, stream, torch_uniform
 from zofc_device.heads import Head, rows_at_means, start_rows
 from zofc_device.image_ridge import ImageRidge
-from zofc_device.images import Images, read_folder
+from zofc_device.images import Images, image_formats, read_folder
 from zofc_device.optimizers import Optimizer, Plan
 from zofc_device.ridge import Ridge, RidgeSettings, Sample
 from zofc_device.runtime import has_integer_activations
@@ -113,6 +113,7 @@ def test_images_of_any_form_are_those_of_zofc(tmp_path: Path) -> None:
     Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
     Image.fromarray(pixels).quantize(16).save(tmp_path / "palette.png")
     Image.fromarray(RNG.integers(0, 2**16, (9, 7), np.uint16)).save(tmp_path / "deep.png")
+    assert ".heic" in image_formats()
     for name in ("photo.jpg", "photo.heic", "photo.webp", "photo.tif"):
         Image.fromarray(pixels).save(tmp_path / name, exif=exif)
     for file in sorted(tmp_path.iterdir()):
