@@ -109,8 +109,10 @@ def test_training_views_are_those_of_zofc_to_the_pixel() -> None:
 def test_images_of_any_form_are_those_of_zofc(tmp_path: Path) -> None:
     pixels = RNG.integers(0, 256, (20, 30, 3), np.uint8)
     exif = Image.Exif()
+    for orientation in range(1, 10):  # 9 is none
+        exif[0x0112] = orientation
+        Image.fromarray(pixels).save(tmp_path / f"turned{orientation}.png", exif=exif)
     exif[0x0112] = 6
-    Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
     Image.fromarray(pixels).quantize(16).save(tmp_path / "palette.png")
     Image.fromarray(RNG.integers(0, 2**16, (9, 7), np.uint16)).save(tmp_path / "deep.png")
     assert ".heic" in image_formats()

@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError, features
+from PIL import ExifTags, Image, UnidentifiedImageError, features
 
 from zofc_device.bundle import DeviceError
 
@@ -27,6 +27,11 @@ MOST_PIXELS, MOST_ASPECT = 150_000_000, 100
 STREAMED, STREAMED_BYTES, OTHER_BYTES = ("JPEG", "MPO", "PNG", "BMP", "GIF", None), 9, 20  # per pixel, with a copy
 SMALL = 2**20  # bytes up to which nothing is reserved
 ROWS = 256  # of an image at a time
+T = Image.Transpose
+TURNS = {
+    2: T.FLIP_LEFT_RIGHT, 3: T.ROTATE_180, 4: T.FLIP_TOP_BOTTOM, 5: T.TRANSPOSE, 6: T.ROTATE_270, 7: T.TRANSVERSE,
+    8: T.ROTATE_90,
+}  # fmt: skip # by EXIF orientation
 UNWANTED = {"EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}  # formats that run programs, or are of other data
 REMEDIES = {  # formats that not every installation decodes, by suffix
     **dict.fromkeys((".heic", ".heif", ".hif"), "pip install pillow-heif"), ".avif": "pip install --upgrade pillow",
@@ -131,12 +136,18 @@ def _inspect(image: Image.Image) -> list[Any]:
 
 
 def _upright_rgb(image: Image.Image) -> Image.Image:
+    turn = None
     with suppress(Exception):  # damaged metadata is no reason to refuse the picture
-        if Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1) != 1:  # of the header, as zofc reads it
-            image = ImageOps.exif_transpose(image)
+        if image.format != "TIFF":  # which Pillow turns by itself
+            turn = TURNS.get(Image.Image.getexif(image).get(ExifTags.Base.Orientation))  # of the header, as zofc does
+    image.load()
+    rgb = image if image.mode == "RGB" else _to_rgb(image)
+    return rgb if turn is None else rgb.transpose(turn)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode[0] not in "IF":
-        image.load()
-        return image if image.mode == "RGB" else image.convert("RGB")
+        return image.convert("RGB")
     values = np.asarray(image)  # more than 8 bits, which Pillow would cut off; its integers are 8 or 16 bits wide
     if image.mode == "I" and values.size and values.min() >= 0 and values.max() <= 65535:
         values = values.astype(np.uint8 if values.max() <= 255 else np.uint16)
