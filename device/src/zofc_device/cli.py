@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         one = commands.add_parser(name, help=help)
         one.add_argument("bundle", type=Path, metavar="BUNDLE", help="folder that zofc export made")
         one.add_argument("--threads", type=int, help="CPU threads, all cores by default")
-        one.add_argument("--memory", type=_bytes, help="most memory of the process, such as 200MB")
+        one.add_argument("--memory", type=_bytes, help="budget for the memory of the process, such as 200MB")
         one.add_argument("--json", action="store_true", help="print JSON")
         one.set_defaults(command=command)
         return one
