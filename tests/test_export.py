@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
@@ -179,6 +180,15 @@ def test_weights_are_stored_once(exported: Path, run: Path) -> None:
     assert size < 4 * own + 4096 * 30  # tensors of a page or more start on one
     files = [file for file in exported.glob("*.onnx") if file.stat().st_size > 150_000]
     assert not files
+
+
+def test_lengths_stay_in_their_graph(tmp_path: Path) -> None:
+    """ONNX Runtime 1.23 does not load a Split whose lengths are in another file."""
+    weights = SharedWeights(tmp_path / bundle.WEIGHTS_FILE, torch.nn.Linear(2, 2))
+    for array in (np.ones(1000, np.int64), np.ones(1000, np.float32)):
+        value = ir.Value(name="x", const_value=ir.tensor(array, name="x"))
+        weights.add(value)
+        assert isinstance(value.const_value, ir.ExternalTensor) == (array.dtype == np.float32)
 
 
 def test_files_hold_nothing_about_the_machine_that_made_them(exported: Path) -> None:

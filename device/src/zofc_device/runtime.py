@@ -67,7 +67,7 @@ class Runtime:
 
         options = ort.SessionOptions()
         options.enable_cpu_mem_arena = options.enable_mem_pattern = False
-        options.log_severity_level, options.inter_op_num_threads = 3, 1
+        options.log_severity_level, options.inter_op_num_threads = 4, 1  # what fails is raised, not logged
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if self.threads:
             options.intra_op_num_threads = self.threads
