@@ -505,7 +505,7 @@ def test_a_graph_that_fails_is_one_line(device_pair: Callable[..., Pair], comman
     edit_manifest(device.bundle.path, views={**views, "size": views["size"] + 3})
     code, _, error = command("predict", device.bundle.path, photo)
     assert code == 1 and error.count("\n") == 1, error
-    assert "frozen.onnx: ONNX Runtime cannot run it" in error and "install onnxruntime 1.23 or later" in error
+    assert "frozen.onnx: ONNX Runtime cannot run it" in error and "install onnxruntime 1.23.2 or later" in error
 
 
 def test_a_manifest_without_a_setting_of_a_group_is_refused(device_pair: Callable[..., Pair], command: Command) -> None:

@@ -183,7 +183,7 @@ def test_weights_are_stored_once(exported: Path, run: Path) -> None:
 
 
 def test_lengths_stay_in_their_graph(tmp_path: Path) -> None:
-    """ONNX Runtime 1.23 does not load a Split whose lengths are in another file."""
+    """Shapes are inferred from them before other files are read."""
     weights = SharedWeights(tmp_path / bundle.WEIGHTS_FILE, torch.nn.Linear(2, 2))
     for array in (np.ones(1000, np.int64), np.ones(1000, np.float32)):
         value = ir.Value(name="x", const_value=ir.tensor(array, name="x"))

@@ -10,7 +10,7 @@ from typing import Any
 from zofc_device.bundle import REMEDY, Bundle, BundleError, DeviceError
 from zofc_device.directions import Array
 
-LEAST_RUNTIME = "1.23"  # the first one whose products with 8-bit weights run (MatMulNBits)
+LEAST_RUNTIME = "1.23.2"  # products with 8-bit weights run from 1.23 on; 1.23.0 and .1 do not load graphs of adapters
 INTEGER_OPERATORS = (
     "DynamicQuantizeLinear", "QuantizeLinear", "MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv",
     "MatMulIntegerToFloat", "DynamicQuantizeMatMul",

@@ -43,8 +43,8 @@ class SharedWeights:
         path.write_bytes(b"")
 
     def add(self, value: ir.Value) -> None:
-        """Move the tensor of a value to the file, if it is not small; lengths and axes stay, which runtimes read while
-        they load a graph (ONNX Runtime 1.23 refuses them elsewhere)."""
+        """Move the tensor of a value to the file, if it is not small; lengths and axes stay, which runtimes read to
+        infer shapes while they load a graph."""
         tensor = value.const_value
         assert tensor is not None and value.name is not None
         if tensor.nbytes < LEAST_SHARED or tensor.dtype == ir.DataType.INT64:
