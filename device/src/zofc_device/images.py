@@ -28,7 +28,7 @@ STREAMED, STREAMED_BYTES, OTHER_BYTES = ("JPEG", "MPO", "PNG", "BMP", "GIF", Non
 SMALL = 2**20  # bytes up to which nothing is reserved
 ROWS = 256  # of an image at a time
 T = Image.Transpose
-TURNS = {
+TURNS: dict[Any, Image.Transpose] = {
     2: T.FLIP_LEFT_RIGHT, 3: T.ROTATE_180, 4: T.FLIP_TOP_BOTTOM, 5: T.TRANSPOSE, 6: T.ROTATE_270, 7: T.TRANSVERSE,
     8: T.ROTATE_90,
 }  # fmt: skip # by EXIF orientation
