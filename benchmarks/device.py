@@ -6,8 +6,10 @@ For each backbone a run learns one small task and is exported in every precision
 directions and images is then made by zofc-device and by torch, each in a process of its own, whose peak memory is the
 system's figure. The engines take turns, so that what else the machine does slows all of them. The peak of `zofc-device
 learn` with micro-batches of one image is measured likewise. The environments whose size is given are made by pip with
-nothing else in them (`--install` makes them; it takes minutes). `predict.onnx` of a ridge regression on the classes of
-CIFAR-100 answers 2,000 test images beside torch.
+nothing else in them (`--install` makes them; it takes minutes); beside them, what torch and the packages that it
+requires occupy in the environment of the benchmark (`--only occupied`). `predict.onnx` of a ridge regression on the
+classes of CIFAR-100 answers 2,000 test images beside torch. `--only displacement` compares where both engines end after
+twenty steps with the same images.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import argparse
 import io
 import json
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -24,12 +27,14 @@ import tempfile
 import time
 import venv
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from dataclasses import replace
 from functools import cache, partial
+from importlib.metadata import PackageNotFoundError, distribution
 from itertools import chain
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from PIL import Image
@@ -50,6 +55,7 @@ ESTIMATES = {  # a step, with what it changes in the plan of the adapter
     "one-sided, 4 directions": {"estimator": "one_sided", "per": "batch", "queries": 4},
 }
 COMPARED = 2000  # test images of CIFAR-100
+EPOCHS = 10  # of two steps, in a lesson by which displacements are compared
 CLASSES, ROUNDS, STEPS, WARM = 4, 3, 3, 1  # steps in each round, after those that are not counted
 Row = dict[str, Any]
 
@@ -70,8 +76,16 @@ def main() -> None:
     from zofc.evidence.devices import agreement_table, device_table, install_table
 
     rows: list[Row] = json.loads(options.out.read_text("utf-8"))["rows"] if options.out.exists() else []
-    measurements = _measurements(options.work, options.threads, options.install)
-    for key, about, measure in chain(_agreements(options.work / "cifar100"), measurements):
+    sources = {
+        "agreement": _agreements(options.work / "cifar100"),
+        "displacement": _displacements(options.threads),
+        "occupied": iter([("occupied, torch", {"package": "torch"}, partial(_occupied, "torch"))]),
+    }
+    kind = options.only.partition(",")[0]
+    some = [sources[kind]] if kind in sources else [*sources.values()]
+    if kind not in sources:
+        some.append(_measurements(options.work, options.threads, options.install))
+    for key, about, measure in chain(*some):
         if key.startswith(options.only) and not any(row["key"] == key for row in rows):
             rows.append({"key": key, **about, **measure()})
             print(json.dumps(rows[-1]), flush=True)
@@ -123,6 +137,68 @@ def _agreements(work: Path) -> Iterator[Measurement]:
         for precision in PRECISIONS:
             about = {"backbone": title, "precision": precision}
             yield f"agreement, {title}, {precision}", about, partial(_agreement, settings, work, precision)
+
+
+def _displacements(threads: int) -> Iterator[Measurement]:
+    for title, (settings, _) in BACKBONES.items():
+        about = {"backbone": title, "estimator": "forward_gradient", "steps": 2 * EPOCHS}
+        yield f"displacement, {title}", about, partial(_displacement, settings, threads)
+
+
+def _displacement(settings: tuple[str, ...], threads: int) -> Row:
+    """How far adapter and rows of the two engines end from each other after a lesson of two batches of four images in
+    each epoch, over how far torch's went. Of the graphs, the lesson needs three."""
+    import torch
+
+    import zofc_device
+    from zofc import Learner
+    from zofc.export.graphs import learning_sources
+    from zofc.export.writer import export_run
+    from zofc_device.model import Model
+
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 255, (96, 96, 3)).astype(np.uint8) for _ in range(12)]
+    given = ["optimize.peft.estimator=forward_gradient", "training.device=cpu", "training.batch_size=4",
+             f"training.threads={threads}", "training.check_adapter=false"]  # fmt: skip
+    given += [f"optimize.{group}.epochs={EPOCHS}" for group in ("peft", "head")]
+    learner = Learner("zofc/base", [*settings, *given])
+    learner.learn({"a": images[:2], "b": images[2:4]})
+    lesson = {"x": images[4:8], "y": images[8:]}
+
+    def some_sources(*of: Any) -> Iterator[Any]:
+        return (source for source in learning_sources(*of) if source.name in ("enter", "features", "tangents"))
+
+    with tempfile.TemporaryDirectory() as folder, mock.patch("zofc.export.writer.learning_sources", some_sources):
+        learner.save(Path(folder) / "run")
+        export_run(Path(folder) / "run", Path(folder) / "bundle")
+        device = zofc_device.load(Path(folder) / "bundle", threads=threads)
+        begin = Model(device.bundle, device.extractor, device.bundle.read())
+        begin.extend(list(lesson))
+        device.learn(lesson)
+    learner.learn(lesson)
+    assert device.model is not None
+    ends, found = learner.model.state_dict(), {}
+    for part, names in (("adapter", begin.adapter), ("rows", ["head.rows.1"])):
+        starts, own = ([torch.from_numpy(of.tensors[name]) for name in names] for of in (begin, device.model))
+        moved = sum(float((ends[name] - start).square().sum()) for name, start in zip(names, starts, strict=True))
+        apart = sum(float((ends[name] - one).square().sum()) for name, one in zip(names, own, strict=True))
+        found[part] = (apart / moved) ** 0.5
+    return found
+
+
+def _occupied(package: str) -> Row:
+    """The bytes of the files of a package and of those that it requires, in this environment."""
+    names, sizes = [package], dict[str, int]()
+    while names:
+        found = None
+        with suppress(PackageNotFoundError):
+            found = distribution(names.pop())
+        if found is not None and found.name not in sizes:
+            places = [Path(str(found.locate_file(file))) for file in found.files or ()]
+            sizes[found.name] = sum(place.stat().st_size for place in places if place.is_file())
+            needed = [line for line in found.requires or () if "extra ==" not in line]
+            names += [re.split(r"[^\w.-]", line.strip(), maxsplit=1)[0] for line in needed]
+    return {"installed_bytes": sum(sizes.values()), "version": distribution(package).version}
 
 
 Measurement = tuple[str, Row, Callable[[], Row]]  # key of the row, what it is about, the numbers

@@ -147,6 +147,15 @@ def device_graphs(tiny_recipe: Callable[..., Recipe], tmp_path_factory: pytest.T
     return export_graphs(tiny_recipe(*ALL_GRAPHS), shared)
 
 
+@pytest.fixture(scope="session")
+def embedded_graphs(tiny_recipe: Callable[..., Recipe], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The graphs of the embedded backbone by which an adapter is trained along shared directions."""
+    from device_bundles import EMBEDDED, export_some_graphs
+
+    base = tmp_path_factory.getbasetemp()
+    return export_some_graphs(tiny_recipe(*EMBEDDED), base.parent if base.name.startswith("popen-") else base)
+
+
 @pytest.fixture
 def device_pair(device_graphs: Path, tiny_recipe: Callable[..., Recipe], tmp_path: Path) -> Callable[..., Any]:
     """A learner of a first task, and its bundle in zofc-device: `device_pair("zofc/base", "method.mask=false", …)`."""

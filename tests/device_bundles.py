@@ -9,16 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from filelock import FileLock
 from PIL import Image
 
 import zofc
 import zofc_device
-from zofc.export.bundle import describe_file, pack_state
-from zofc.export.manifest import describe_model
+from zofc.export.bundle import describe_file, pack_state, write_manifest
+from zofc.export.conversion import SharedWeights, write_graph
+from zofc.export.graphs import learning_sources
+from zofc.export.manifest import describe_graph, describe_model
 from zofc.export.writer import export_run
 from zofc.recipe import Recipe, dump_recipe
+from zofc.training.incremental_model import IncrementalModel
 
+EMBEDDED = ("zofc/base", "backbone.name=embedded", "peft.blocks=all")
 ALL_GRAPHS = ("zo-ridge/base", "optimize.peft.tasks=null", "optimize.head.tasks=null", "ridge.projection=300")
 QUIET = ("training.check_adapter=false", "training.workers=0")
 Lesson = dict[str, list[Image.Image]]
@@ -63,6 +68,27 @@ def export_graphs(recipe: Recipe, shared: Path) -> Path:
     return target
 
 
+def export_some_graphs(
+    recipe: Recipe, shared: Path, names: tuple[str, ...] = ("enter", "features", "tangents")
+) -> Path:
+    """A folder with some of the graphs of a bundle, made once for all processes of a test run."""
+    target = shared / "some-graphs"
+    with FileLock(f"{target}.lock"):
+        if not target.exists():
+            model = IncrementalModel(recipe, torch.device("cpu"))
+            model.extend(["ant", "bee"])
+            new = shared / "some-graphs-new"
+            new.mkdir()
+            weights = SharedWeights(new / "weights.bin", model.backbone.vit)
+            sources = [source for source in learning_sources(model.method, True) if source.name in names]
+            for source in sources:
+                write_graph(source, weights, "fp32", new / f"{source.name}.onnx")
+            files = {file.name: describe_file(file) for file in sorted(new.iterdir())}
+            write_manifest(new, {"graphs": {one.name: describe_graph(one) for one in sources}, "files": files})
+            new.rename(target)
+    return target
+
+
 def write_bundle(learner: zofc.Learner, graphs: Path, path: Path) -> Path:
     """A learner as a bundle, with graphs of another one on the same backbone with the same adapter."""
     shutil.copytree(graphs, path)
@@ -74,7 +100,7 @@ def write_bundle(learner: zofc.Learner, graphs: Path, path: Path) -> Path:
         "classes": model.classes, "tasks": [[task.start, task.stop] for task in model.tasks],
         "calibration": model.calibration_state, "lessons": [], "exported_tasks": len(model.tasks),
     }  # fmt: skip
-    (path / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    write_manifest(path, manifest)
     (path / "state.safetensors").write_bytes(pack_state(model.state_dict(), values))
     replace_file(path, "recipe.yaml", dump_recipe(learner.recipe).encode())
     return path
@@ -85,4 +111,9 @@ def replace_file(bundle: Path, name: str, content: bytes) -> None:
     (bundle / name).write_bytes(content)
     manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
     manifest["files"][name] = describe_file(bundle / name)
-    (bundle / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    write_manifest(bundle, manifest)
+
+
+def edit_manifest(bundle: Path, **changes: object) -> None:
+    """Change a manifest as an export with other settings would have written it."""
+    write_manifest(bundle, json.loads((bundle / "manifest.json").read_text("utf-8")) | changes)

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import signal
 import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from PIL import Image
 
 import zofc_device
-from device_bundles import FIRST, SECOND, Pair, make_lesson, replace_file, write_folder
-from zofc.export.bundle import pack_state, read_state
+from device_bundles import FIRST, SECOND, Pair, edit_manifest, make_lesson, replace_file, write_folder
+from zofc.errors import BundleError
+from zofc.export.bundle import pack_state, read_manifest, read_state
+from zofc.export.quantization import BLOCK_SIZE, quantize_blocks
 from zofc.export.reader import import_bundle
+from zofc_device import images as images_module
 from zofc_device import progress as progress_module
 from zofc_device.bundle import PROGRESS, STATE, Bundle, State
 from zofc_device.cli import main
+from zofc_device.images import image_formats
 from zofc_device.runtime import Runtime
+from zofc_device.steps import Placement
 
 ROOT = Path(__file__).resolve().parents[1]
 Command = Callable[..., tuple[int, str, str]]
@@ -103,13 +111,10 @@ def test_a_killed_lesson_goes_on_to_the_same_result(device_pair: Callable[..., P
     kills = 0
     while kills < 4:
         process = python(SAVE_ALWAYS + COMMAND, *words)
-        start, written = time.monotonic(), None
+        start, before = time.monotonic(), saved_position(bundle)
         while process.poll() is None and time.monotonic() - start < 60:
-            progress = bundle / PROGRESS
-            now = progress.stat().st_mtime_ns if progress.exists() else None
-            if now is not None and now != written and written is not None:
+            if saved_position(bundle) not in (None, before):
                 break
-            written = now if now is not None and written is None else written
             time.sleep(0.002)
         process.kill()  # -9
         process.communicate()
@@ -129,6 +134,14 @@ def test_a_killed_lesson_goes_on_to_the_same_result(device_pair: Callable[..., P
     assert ours.values["classes"] == whole.values["classes"]
     for name, value in whole.tensors.items():
         assert (ours.tensors[name] == value).all(), name
+
+
+def saved_position(bundle: Path) -> dict[str, int] | None:
+    """Where an interrupted lesson stands; nothing while it looks at its images."""
+    found: dict[str, int] | None = None
+    if (bundle / PROGRESS).exists():
+        found = Bundle(bundle).read(PROGRESS).values.get("position")
+    return found
 
 
 SLOW_FEATURES = (
@@ -165,8 +178,8 @@ def known_features(bundle: Path, part: int) -> int:
     """How many images' features a part of an interrupted lesson has kept."""
     if not (bundle / PROGRESS).exists():
         return 0
-    saved = Bundle(bundle).read(PROGRESS)
-    return len(saved.tensors.get("features/frozen", ())) if saved.values["position"]["part"] == part else 0
+    saved, position = Bundle(bundle).read(PROGRESS), saved_position(bundle)
+    return len(saved.tensors.get("features/frozen", ())) if position is not None and position["part"] == part else 0
 
 
 def test_a_lesson_whose_end_was_saved_is_not_learned_twice(
@@ -194,7 +207,7 @@ def test_the_time_between_two_saved_states_is_bounded(
     device_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, device = device_pair("simplecil/base")
-    progress = progress_module.Progress(device.bundle, device.bundle.read(), "a lesson")
+    progress = progress_module.Progress(device.bundle, device.bundle.read())
     clock = iter(range(0, 600, 60))
     monkeypatch.setattr("time.monotonic", lambda: next(clock))  # a minute to write
     progress.save(device.bundle.read(), {}, {"part": 0})
@@ -232,6 +245,81 @@ def test_another_lesson_waits_until_an_interrupted_one_is_finished_or_dropped(
     device.learn(make_lesson("emu", "fox"), restart=True)
     assert device.classes == ("ant", "bee", "emu", "fox")
     assert not (device.bundle.path / PROGRESS).exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b"\x08\0\0\0\0\0\0\0{}      "], ids=["empty", "junk", "no names"])
+def test_damaged_progress_is_dropped_with_restart(
+    device_pair: Callable[..., Pair], command: Command, tmp_path: Path, content: bytes
+) -> None:
+    _, device = device_pair("simplecil/base")
+    folder = write_folder(SECOND, tmp_path / "new")
+    (device.bundle.path / PROGRESS).write_bytes(content)
+    code, _, error = command("learn", device.bundle.path, folder)
+    assert code == 1 and error.count("\n") == 1, error
+    assert "progress.safetensors: damaged" in error and "--restart" in error and "copy" not in error
+    assert command("learn", device.bundle.path, folder, "--restart")[0] == 0
+
+
+def test_images_that_were_seen_before_an_interruption_are_not_decoded_for_their_digests_again(
+    device_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _, device = device_pair("zofc/base", *SLOW, "optimize.peft.epochs=2")
+    path, folder = device.bundle.path, write_folder(SECOND, tmp_path / "new")
+    monkeypatch.setattr(progress_module, "SAVE_SECONDS", -1.0)
+    monkeypatch.setattr(progress_module, "SAVE_SHARE", 0)
+    inspect, seen, step = images_module._inspect, list[Any](), Placement.step
+
+    def inspect_some(image: Image.Image) -> list[Any]:
+        if len(seen) == 5:
+            raise KeyboardInterrupt
+        return inspect_all(image)
+
+    def inspect_all(image: Image.Image) -> list[Any]:
+        seen.append(inspect(image))
+        return list(seen[-1])
+
+    monkeypatch.setattr(images_module, "_inspect", inspect_some)
+    with pytest.raises(KeyboardInterrupt):
+        device.learn(f"folder:{folder}")
+    import_bundle(path, tmp_path / "run")  # no lesson has begun
+    monkeypatch.setattr(images_module, "_inspect", inspect_all)
+    monkeypatch.setattr(Placement, "step", lambda self, *given: 1 / 0 if given[-1] == 3 else step(self, *given))
+    with pytest.raises(ZeroDivisionError):
+        device.learn(f"folder:{folder}")
+    assert len(seen) == 40
+    monkeypatch.setattr(Placement, "step", step)
+    os.utime(folder / "cat" / "000.png", (1, 1))  # its time has changed, so it is looked at again
+    heard: list[str] = []
+    device.say = heard.append
+    device.learn(f"folder:{folder}")
+    assert len(seen) == 41 and seen[-1] == seen[0]
+    assert "the interrupted lesson goes on in epoch 1, at step 4" in heard and not (path / PROGRESS).exists()
+
+
+def test_looking_at_other_images_keeps_an_interrupted_lesson(
+    device_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _, device = device_pair("ridge/base")
+    device.bundle.write(State({}, {"lesson": "of others"}), PROGRESS)
+    before = (device.bundle.path / PROGRESS).read_bytes()
+    monkeypatch.setattr(progress_module, "SAVE_SECONDS", -1.0)
+    with pytest.raises(zofc_device.BundleError, match="was interrupted"):
+        device.learn(f"folder:{write_folder(SECOND, tmp_path / 'new')}")
+    assert (device.bundle.path / PROGRESS).read_bytes() == before
+
+
+def test_lessons_of_another_process_are_never_undone(device_pair: Callable[..., Pair], tmp_path: Path) -> None:
+    _, device = device_pair("ridge/base")
+    other = zofc_device.load(device.bundle.path)
+    other.learn(SECOND)
+    device.save()
+    assert zofc_device.load(device.bundle.path).classes == ("ant", "bee", "cat", "dog")
+    device.save(tmp_path / "copy")  # what this learner knows
+    assert zofc_device.load(tmp_path / "copy").classes == device.classes == ("ant", "bee")
+    device.learn(make_lesson("emu", "fox", images=6))  # goes on from what the other one has learned
+    again = zofc_device.load(device.bundle.path)
+    assert again.classes == device.classes == ("ant", "bee", "cat", "dog", "emu", "fox")
+    assert again.evaluate(SECOND).accuracy == other.evaluate(SECOND).accuracy > 90
 
 
 def test_an_interrupted_lesson_is_not_dropped_by_more_images_of_known_classes(
@@ -296,11 +384,6 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def edit_manifest(bundle: Path, **changes: object) -> None:
-    manifest = json.loads((bundle / "manifest.json").read_text("utf-8"))
-    (bundle / "manifest.json").write_text(json.dumps(manifest | changes), "utf-8")
-
-
 def edit_state(bundle: Path, old: bytes, new: bytes) -> None:
     content = (bundle / STATE).read_bytes()
     assert old in content
@@ -317,7 +400,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no bundle": (lambda b: (b / "manifest.json").unlink(), "not a bundle"),
     "cut manifest": (lambda b: (b / "manifest.json").write_text('{"format":'), "cannot be read"),
     "manifest of nothing": (lambda b: (b / "manifest.json").write_text("[]"), "not the manifest"),
-    "another version": (lambda b: edit_manifest(b, version=1), "version 1; this zofc-device reads version 2"),
+    "another version": (lambda b: edit_manifest(b, version=1), "version 1; this zofc-device reads version 3"),
     "another method": (lambda b: edit_manifest(b, method={"name": "lae", "readout": "rows"}), "method.name"),
     "manifest without sizes": (lambda b: edit_manifest(b, backbone={"width": 24}), "the manifest is damaged"),
     "manifest of other groups": (lambda b: edit_manifest(b, optimize=3), "the manifest is damaged"),
@@ -329,7 +412,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         "does not fit the state",
     ),
-    "manifest without checksums": (lambda b: edit_manifest(b, files={}), "have no checksum for"),
     "class name": (lambda b: edit_state(b, b"ant", b"ANT"), "state.safetensors: damaged, its checksum"),
     "tensors that are not finite": (lambda b: fill_state(b), "holds values that are not finite"),
     "weights": (lambda b: flip(b / "weights.bin"), "weights.bin: damaged, its checksum differs"),
@@ -351,6 +433,79 @@ def test_damage_is_one_line(kind: str, device_pair: Callable[..., Pair], command
     code, _, error = command("predict", device.bundle.path, tmp_path / "known" / "ant")
     assert code == 1
     assert error.startswith("error: ") and error.count("\n") == 1 and message in error, error
+
+
+def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    if not value or not isinstance(value, dict | list):
+        yield place, value
+    for key, each in inner:
+        yield from leaves(each, (*place, key))
+
+
+def changed(value: Any) -> Any:
+    """Another value of the same kind, as near as it gets."""
+    if isinstance(value, float):
+        return math.nextafter(value, math.inf)
+    if isinstance(value, bool) or value is None:
+        return not value
+    return value + 1 if isinstance(value, int) else f"{value}x" if isinstance(value, str) else [value]
+
+
+def test_every_change_of_a_manifest_is_found(device_pair: Callable[..., Pair]) -> None:
+    _, device = device_pair("zofc/base")
+    path = device.bundle.path
+    manifest = json.loads((path / "manifest.json").read_text("utf-8"))
+    places = [(place, value) for place, value in leaves(manifest) if place not in (("format",), ("version",))]
+    assert len(places) > 100 and {place[0] for place, _ in places} >= {"seed", "optimize", "views", "backbone"}
+    for place, value in places:
+        copy = deepcopy(manifest)
+        inner = copy
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = changed(value)
+        (path / "manifest.json").write_text(json.dumps(copy), "utf-8")
+        for error, read in ((zofc_device.BundleError, Bundle), (BundleError, read_manifest)):
+            with pytest.raises(error, match=r"manifest\.json: damaged, it was changed since its export") as caught:
+                read(path)
+            assert "\n" not in str(caught.value) and "export the run again" in str(caught.value)
+
+
+def test_bundles_of_the_version_before_are_read(
+    device_pair: Callable[..., Pair], device_graphs: Path, tmp_path: Path
+) -> None:
+    _, device = device_pair("simplecil/base")
+    path = device.bundle.path
+    manifest = json.loads((path / "manifest.json").read_text("utf-8"))
+    del manifest["checksum"]
+    (path / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    with pytest.raises(zofc_device.BundleError, match="was changed since its export"):
+        zofc_device.load(path)
+    (path / "manifest.json").write_text(json.dumps({**manifest, "version": 2}), "utf-8")
+    zofc_device.load(path).learn(SECOND)
+    import_bundle(path, tmp_path / "run")
+
+
+def test_a_missing_projection_is_named(device_pair: Callable[..., Pair], command: Command, tmp_path: Path) -> None:
+    _, device = device_pair("ridge/base", "ridge.projection=300")
+    path, photo = device.bundle.path, write_folder(FIRST, tmp_path / "known") / "ant" / "000.png"
+    (path / "projection.safetensors").unlink()
+    files = json.loads((path / "manifest.json").read_text("utf-8"))["files"]
+    assert "projection.safetensors: No such file" in command("predict", path, photo)[2]
+    edit_manifest(path, files={name: entry for name, entry in files.items() if name != "projection.safetensors"})
+    code, _, error = command("predict", path, photo)
+    assert code == 1 and error.count("\n") == 1, error
+    assert "projection.safetensors: missing, or cannot be read; export the run again" in error
+
+
+def test_a_graph_that_fails_is_one_line(device_pair: Callable[..., Pair], command: Command, tmp_path: Path) -> None:
+    _, device = device_pair("simplecil/base")
+    photo = write_folder(FIRST, tmp_path / "known") / "ant" / "000.png"
+    views = device.bundle.manifest["views"]
+    edit_manifest(device.bundle.path, views={**views, "size": views["size"] + 3})
+    code, _, error = command("predict", device.bundle.path, photo)
+    assert code == 1 and error.count("\n") == 1, error
+    assert "frozen.onnx: ONNX Runtime cannot run it" in error and "install onnxruntime 1.23.2 or later" in error
 
 
 def test_a_manifest_without_a_setting_of_a_group_is_refused(device_pair: Callable[..., Pair], command: Command) -> None:
@@ -423,6 +578,37 @@ def test_unreadable_images_are_one_line(
     assert command("predict", device.bundle.path, tmp_path / "absent.png")[0] == 1
 
 
+@pytest.fixture
+def without_heic(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As where pillow-heif is not installed."""
+    image_formats.cache_clear()
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    Image.init()
+    monkeypatch.delitem(Image.OPEN, "HEIF", raising=False)
+    yield
+    image_formats.cache_clear()
+
+
+def test_images_in_formats_that_are_not_decoded_here_are_named(
+    device_pair: Callable[..., Pair], command: Command, tmp_path: Path, without_heic: None
+) -> None:
+    _, device = device_pair("simplecil/base")
+    path, folder = device.bundle.path, write_folder(SECOND, tmp_path / "new")
+    for name in ("cat/x.heic", "cat/y.HEIC", "dog/z.heic"):
+        (folder / name).write_bytes(b"\0\0\0\x18ftypheic")
+    text = f"{folder}: ignored 3 .heic image(s); to read them: pip install pillow-heif\n"
+    for words in (("learn", path, folder), ("predict", path, folder), ("evaluate", path, folder)):
+        code, _, error = command(*words)
+        assert code == 0 and error.startswith(text) and error.count("ignored") == 1, error
+    (folder / "emu").mkdir()
+    (folder / "emu" / "1.heic").write_bytes(b"")
+    code, _, error = command("learn", path, folder)
+    assert code == 1 and error.count("\n") == 1
+    assert f"{folder / 'emu'}: no images" in error and "ignored 4 .heic image(s); to read them: pip install" in error
+    code, _, error = command("predict", path, folder / "cat" / "x.heic")
+    assert code == 1 and "x.heic: not an image of a known format. To read it: pip install pillow-heif" in error
+
+
 @pytest.mark.parametrize("folder", ["absent", "empty", "flat"])
 def test_folders_without_classes_are_one_line(
     folder: str, device_pair: Callable[..., Pair], command: Command, tmp_path: Path
@@ -436,13 +622,48 @@ def test_folders_without_classes_are_one_line(
     assert error.count("\n") == 1 and str(tmp_path / folder) in error, error
 
 
-def test_differences_of_integer_activations_are_refused(
-    device_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("zofc_device.runtime.has_integer_activations", lambda _: True)
+@pytest.mark.parametrize("product", ["MatMulInteger", "accuracy_level 4"])
+def test_differences_of_integer_activations_are_refused(device_pair: Callable[..., Pair], product: str) -> None:
     _, device = device_pair("zofc/base")
-    with pytest.raises(zofc_device.BundleError, match="finite differences of integer activations"):
-        device.learn(SECOND)
+    path = device.bundle.path
+    round_activations(path, "features", product)
+    rounded = zofc_device.load(path)
+    with pytest.raises(zofc_device.BundleError, match=r"features\.onnx: finite differences of integer activations"):
+        rounded.learn(SECOND)
+    assert rounded.classes == ("ant", "bee") and rounded.predict(FIRST["ant"])  # the graph itself runs
+    optimize = device.bundle.manifest["optimize"]
+    edit_manifest(path, optimize={**optimize, "peft": {**optimize["peft"], "estimator": "forward_gradient"}})
+    zofc_device.load(path).learn(SECOND)
+
+
+def round_activations(bundle: Path, name: str, product: str) -> None:
+    """Let the first product of a graph with a weight compute on integers, dynamically quantized."""
+    model = onnx.load(bundle / f"{name}.onnx")
+    graph, make = model.graph, onnx.helper.make_node
+    weights = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
+    place, node = next((i, n) for i, n in enumerate(graph.node) if n.op_type == "MatMul" and n.input[1] in weights)
+    given, matrix = node.input[0], weights[node.input[1]]
+    if product == "MatMulInteger":
+        step = np.float32(np.abs(matrix).max() / 127)
+        constants = {"w8": np.rint(matrix / step).astype(np.int8), "step": step}
+        made = [
+            make("DynamicQuantizeLinear", [given], ["a8", "a_step", "a_zero"]),
+            make("MatMulInteger", ["a8", "w8", "a_zero"], ["sum"]),
+            make("Cast", ["sum"], ["wide"], to=onnx.TensorProto.FLOAT),
+            make("Mul", ["wide", "a_step"], ["scaled"]),
+            make("Mul", ["scaled", "step"], list(node.output)),
+        ]
+    else:
+        values, scales, zeros = quantize_blocks(matrix, 8)
+        constants = {"w8": values, "scales": scales, "zeros": zeros}
+        sizes = {"K": matrix.shape[0], "N": matrix.shape[1], "bits": 8, "block_size": BLOCK_SIZE, "accuracy_level": 4}
+        made = [make("MatMulNBits", [given, *constants], list(node.output), domain="com.microsoft", **sizes)]
+        model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    graph.node.remove(node)
+    for number, one in enumerate(made):
+        graph.node.insert(place + number, one)
+    graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(one), key) for key, one in constants.items())
+    replace_file(bundle, f"{name}.onnx", model.SerializeToString())
 
 
 def test_a_bundle_to_predict_alone_predicts(

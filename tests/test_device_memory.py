@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from timm.models.vision_transformer import VisionTransformer
 
 import zofc
 import zofc_device
-from device_bundles import FIRST, QUIET, SECOND, Pair, make_lesson
+from device_bundles import EMBEDDED, FIRST, QUIET, SECOND, Pair, edit_manifest, make_lesson, write_bundle, write_folder
 from zofc.export.writer import export_run
+from zofc_device.features import Extractor, resident_bytes
 
 GEOMETRY = {"img_size": 16, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
 ROOT = Path(__file__).resolve().parents[1]
@@ -81,6 +83,103 @@ def test_a_regression_beyond_the_budget_is_refused_before_anything_is_evaluated(
     assert enough.classes == ("ant", "bee", "cat", "dog")
 
 
+# -- lessons ---------------------------------------------------------------------------------------------------------
+
+PEAK = """
+import sys
+from pathlib import Path
+import zofc_device.cli as c
+code = c.main(sys.argv[1:])
+print(next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")).split()[1])
+sys.exit(code)
+"""
+
+
+def learn(*words: object) -> tuple[int, int, str]:
+    """Status, peak memory and errors of `zofc-device learn` in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "device" / "src"), "OPENBLAS_NUM_THREADS": "1"}
+    call = [sys.executable, "-c", PEAK, "learn", *map(str, words), "--threads", "1"]
+    done = subprocess.run(call, env=environment, capture_output=True, text=True)
+    return done.returncode, 1024 * int(done.stdout.split()[-1]), done.stderr
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is measured on Linux")
+@pytest.mark.parametrize("estimator", ["forward_gradient", "spsa"])
+def test_zeroth_order_lessons_on_the_embedded_backbone_keep_to_their_budget(
+    embedded_graphs: Path, tiny_recipe: Callable[..., Any], tmp_path: Path, estimator: str
+) -> None:
+    words = *QUIET, "optimize.peft.epochs=1", f"optimize.peft.estimator={estimator}", "training.batch_size=16"
+    learner = zofc.Learner(tiny_recipe(*EMBEDDED, *words))
+    learner.learn(FIRST)
+    images = write_folder(SECOND, tmp_path / "new")
+    for number, (words, most) in enumerate([((), 200), (("--memory", "130MB"), 130)]):
+        bundle = write_bundle(learner, embedded_graphs, tmp_path / f"bundle{number}")
+        code, peak, error = learn(bundle, images, *words)
+        assert code == 0, error
+        assert peak < most * 1e6
+
+
+# -- photographs -----------------------------------------------------------------------------------------------------
+
+
+def write_photos(folder: Path, size: tuple[int, int], count: int, **options: Any) -> Path:
+    """Photographs of two classes, as JPEG."""
+    for name, pixels in (("cat", (200, 80, 40)), ("dog", (30, 90, 190))):
+        (folder / name).mkdir(parents=True)
+        photo = Image.effect_noise((size[0] // 8, size[1] // 8), 60).convert("RGB").resize(size)
+        for number in range(count):
+            Image.blend(photo, Image.new("RGB", size, pixels), 0.5).save(folder / name / f"{number}.jpg", **options)
+    return folder
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is measured on Linux")
+@pytest.mark.parametrize("turned", [False, True], ids=["upright", "turned"])
+def test_a_lesson_on_photographs_keeps_to_its_budget(
+    device_pair: Callable[..., Pair], tmp_path: Path, turned: bool
+) -> None:
+    _, device = device_pair("zofc/base", "optimize.peft.epochs=1", "optimize.peft.estimator=forward_gradient")
+    exif = Image.Exif()
+    exif[0x0112] = 6 if turned else 1
+    photos = write_photos(tmp_path / "photos", (4000, 3000), 2, exif=exif)
+    code, peak, error = learn(device.bundle.path, photos, "--memory", "200MB")
+    assert code == 0, error
+    assert peak < 200e6
+    assert zofc_device.load(device.bundle.path).classes == ("ant", "bee", "cat", "dog")
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is measured on Linux")
+@pytest.mark.parametrize("options", [{}, {"progressive": True}], ids=["baseline", "progressive"])
+def test_a_photograph_beyond_the_budget_is_refused_before_it_is_decoded(
+    device_pair: Callable[..., Pair], tmp_path: Path, options: dict[str, Any]
+) -> None:
+    _, device = device_pair("simplecil/base")
+    photos = write_photos(tmp_path / "photos", (8000, 6000), 1, **options)
+    code, peak, error = learn(device.bundle.path, photos, "--memory", "200MB")
+    assert code == 1 and error.count("\n") == 1 and peak < 150e6
+    said = re.search(r"image (.*) of 8000 × 6000 pixels needs about (\d+) MB, not 200 MB", error)
+    assert said is not None and said[1] == str(photos / "cat" / "0.jpg"), error
+    code, peak, error = learn(device.bundle.path, photos, "--memory", f"{int(said[2]) + 5}MB")
+    assert code == 0 and peak < (int(said[2]) + 5) * 1e6, error
+
+
+def test_directions_for_each_image_are_within_the_budget(
+    device_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, device = device_pair(
+        "zofc/base", "optimize.peft.per=image", "optimize.peft.queries=4", "optimize.peft.directions=gaussian"
+    )
+    asked: list[tuple[int, str]] = []
+    monkeypatch.setattr(Extractor, "reserve", lambda _, size, what: asked.append((size, what)))
+    device.learn(SECOND)
+    assert device.model is not None
+    drawn = sum(device.model.tensors[name].size for name in device.model.adapter) * 8  # in a batch
+    assert asked and all(size > 4 * 4 * drawn and "a direction for each of 8 images" in what for size, what in asked)
+    extractor = device.extractor
+    monkeypatch.setattr(extractor, "memory", resident_bytes() + 2 * 10**8)
+    extractor._sizes.clear()
+    assert extractor._micro_batch(4, own=10**7) < extractor._micro_batch(4, own=0)
+
+
 # -- smaller weights -------------------------------------------------------------------------------------------------
 
 
@@ -108,9 +207,9 @@ def test_lessons_on_smaller_weights_go_where_those_on_fp32_go(bundles: Path, est
     for precision in ("fp32", "fp16", "int8"):
         path = bundles / f"{precision}-{estimator}"
         zofc_device.load(bundles / precision).save(path)
-        manifest = json.loads((path / "manifest.json").read_text("utf-8"))
-        manifest["optimize"]["peft"]["estimator"] = estimator
-        (path / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+        optimize = json.loads((path / "manifest.json").read_text("utf-8"))["optimize"]
+        optimize["peft"]["estimator"] = estimator
+        edit_manifest(path, optimize=optimize)
         device = zofc_device.load(path)
         assert device.model is not None
         start = [device.model.tensors[name] for name in device.model.adapter]

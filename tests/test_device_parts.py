@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from zofc_device.calibration import best_scale, calibrate
 from zofc_device.directions import Directions, stream, torch_uniform
 from zofc_device.heads import Head, rows_at_means, start_rows
 from zofc_device.image_ridge import ImageRidge
-from zofc_device.images import Images, read_folder
+from zofc_device.images import Images, image_formats, read_folder
 from zofc_device.optimizers import Optimizer, Plan
 from zofc_device.ridge import Ridge, RidgeSettings, Sample
 from zofc_device.runtime import has_integer_activations
@@ -108,15 +109,29 @@ def test_training_views_are_those_of_zofc_to_the_pixel() -> None:
 def test_images_of_any_form_are_those_of_zofc(tmp_path: Path) -> None:
     pixels = RNG.integers(0, 256, (20, 30, 3), np.uint8)
     exif = Image.Exif()
+    for orientation in range(1, 10):  # 9 is none
+        exif[0x0112] = orientation
+        Image.fromarray(pixels).save(tmp_path / f"turned{orientation}.png", exif=exif)
     exif[0x0112] = 6
-    Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
     Image.fromarray(pixels).quantize(16).save(tmp_path / "palette.png")
     Image.fromarray(RNG.integers(0, 2**16, (9, 7), np.uint16)).save(tmp_path / "deep.png")
-    Image.fromarray(pixels).save(tmp_path / "photo.jpg")
+    assert ".heic" in image_formats()
+    for name in ("photo.jpg", "photo.heic", "photo.webp", "photo.tif"):
+        Image.fromarray(pixels).save(tmp_path / name, exif=exif)
     for file in sorted(tmp_path.iterdir()):
         assert (np.asarray(Images([file]).load(0)) == np.asarray(decode(file, "x"))).all(), file
         assert Images([file.read_bytes()]).load(0).size == Images([file]).load(0).size
     assert (np.asarray(Images([pixels]).load(0)) == pixels).all()
+    photo = Image.fromarray(pixels)
+    photo.getexif()[0x0112] = 6
+    assert Images([photo]).load(0).size == (20, 30) and photo.size == (30, 20)  # given images are left as they are
+
+
+def test_a_digest_is_that_of_the_size_and_all_pixels() -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (600, 50, 3), np.uint8))
+    sizes, [digest] = Images([image]).inspect()
+    assert sizes.tolist() == [[600, 50]]
+    assert digest == hashlib.sha256(b"(50, 600)" + image.tobytes()).hexdigest()
 
 
 def test_a_folder_has_a_class_for_each_sub_folder(tmp_path: Path) -> None:
@@ -203,12 +218,13 @@ def test_regressions_are_those_of_zofc(
     projection: int, budget: int, images: int, strength_from: str, keep: int
 ) -> None:
     theirs, ours = make_pair(projection, budget, strength_from, keep)
-    centers = RNG.normal(size=(9, 12))
+    rng = np.random.default_rng(0)  # the same data whichever tests run
+    centers = rng.normal(size=(9, 12))
     for task in range(3):
         theirs.grow(3)
         ours.grow(3)
         labels = np.arange(images) % 3 + 3 * task
-        features = (centers[labels] + RNG.normal(size=(images, 12))).astype(np.float32)
+        features = (centers[labels] + rng.normal(size=(images, 12))).astype(np.float32)
         expected = theirs.learn(torch.from_numpy(features), torch.from_numpy(labels), np.random.default_rng(task))
         answer = ours.learn(features, labels, np.random.default_rng(task))
         assert float(ours.strength) == float(theirs.strength)
@@ -220,7 +236,7 @@ def test_regressions_are_those_of_zofc(
             np.testing.assert_allclose(own, value.numpy(), rtol=1e-7, atol=1e-9)
         assert theirs.left_out is not None and ours.left_out is not None
         np.testing.assert_allclose(ours.left_out.scores, theirs.left_out.scores.numpy(), rtol=1e-6, atol=1e-8)
-    asked = torch.from_numpy(RNG.normal(size=(5, 12)).astype(np.float32))
+    asked = torch.from_numpy(rng.normal(size=(5, 12)).astype(np.float32))
     np.testing.assert_allclose(ours.scores(asked.numpy()), theirs.scores(asked).numpy(), rtol=1e-4, atol=1e-5)
 
 
@@ -257,3 +273,6 @@ def test_integer_activations_are_told_from_the_file() -> None:
 
     assert has_integer_activations(model(4))
     assert not has_integer_activations(model(1))
+    for operator in ("DynamicQuantizeLinear", "MatMulInteger", "ConvInteger"):
+        graph = onnx.helper.make_graph([onnx.helper.make_node(operator, ["a"], ["b"])], "g", [], [])
+        assert has_integer_activations(onnx.helper.make_model(graph).SerializeToString())

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
@@ -179,6 +180,15 @@ def test_weights_are_stored_once(exported: Path, run: Path) -> None:
     assert size < 4 * own + 4096 * 30  # tensors of a page or more start on one
     files = [file for file in exported.glob("*.onnx") if file.stat().st_size > 150_000]
     assert not files
+
+
+def test_lengths_stay_in_their_graph(tmp_path: Path) -> None:
+    """Shapes are inferred from them before other files are read."""
+    weights = SharedWeights(tmp_path / bundle.WEIGHTS_FILE, torch.nn.Linear(2, 2))
+    for array in (np.ones(1000, np.int64), np.ones(1000, np.float32)):
+        value = ir.Value(name="x", const_value=ir.tensor(array, name="x"))
+        weights.add(value)
+        assert isinstance(value.const_value, ir.ExternalTensor) == (array.dtype == np.float32)
 
 
 def test_files_hold_nothing_about_the_machine_that_made_them(exported: Path) -> None:
@@ -405,7 +415,7 @@ def damaged(path: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     state = bundle.read_state(path)
 
     def write(**changes: Any) -> Callable[[], Any]:
-        return lambda: (path / "manifest.json").write_text(json.dumps({**manifest, **changes}))
+        return lambda: bundle.write_manifest(path, {**manifest, **changes})
 
     def pack(**changes: Any) -> Callable[[], Any]:
         content = bundle.pack_state(state.tensors, {**state.values, **changes})
@@ -420,7 +430,7 @@ def damaged(path: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
         content = bundle.pack_state({**state.tensors, "head.sigma": torch.tensor(float("nan"))}, state.values)
         return lambda: (path / "state.safetensors").write_bytes(content)
 
-    yield "version 1 of the format; this zofc reads version 2", write(version=1)
+    yield "version 1 of the format; this zofc reads version 3", write(version=1)
     yield "not the manifest of a bundle", write(format="other")
     yield "does not list the files", write(files=None)
     files = {name: entry for name, entry in manifest["files"].items() if name != "tangents.onnx"}

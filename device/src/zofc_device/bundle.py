@@ -18,8 +18,9 @@ from safetensors.numpy import save
 
 from zofc_device.directions import Array
 
-FORMAT, STATE_FORMAT, VERSION = "zofc-bundle", "zofc-bundle-state", 2
-MANIFEST, WEIGHTS, PROJECTION = "manifest.json", "weights.bin", "projection.safetensors"
+FORMAT, VERSIONS = "zofc-bundle", (3, 2)  # manifests of version 2 have no checksum
+STATE_FORMAT, STATE_VERSION = "zofc-bundle-state", "2"
+MANIFEST, PROJECTION = "manifest.json", "projection.safetensors"
 STATE, PROGRESS = "state.safetensors", "progress.safetensors"  # the latter while a lesson is under way
 DTYPES = {"float64": "F64", "float32": "F32", "int64": "I64", "int32": "I32", "uint8": "U8", "bool": "BOOL"}
 REMEDY = "export the run again, or restore the file from a copy"
@@ -54,20 +55,16 @@ class Bundle:
             raise BundleError(f"{file}: cannot be read ({error}); {REMEDY}") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise BundleError(f"{file}: not the manifest of a bundle: its format is not {FORMAT}")
-        if content.get("version") != VERSION:
+        if content.get("version") not in VERSIONS:
             raise BundleError(
-                f"{file}: version {content.get('version')!r}; this zofc-device reads version {VERSION}: export the run "
-                "again, with the zofc that this zofc-device came with"
+                f"{file}: version {content.get('version')!r}; this zofc-device reads version {VERSIONS[0]}: export the "
+                "run again, with the zofc that this zofc-device came with"
             )
+        if (content["version"] > 2 or "checksum" in content) and content.get("checksum") != manifest_checksum(content):
+            raise BundleError(f"{file}: damaged, it was changed since its export (its checksum differs); {REMEDY}")
         self.manifest: dict[str, Any] = content
-        files = {name: entry["sha256"] for name, entry in content["files"].items()}
-        needed = {WEIGHTS, *(entry["file"] for entry in content["graphs"].values())}
-        if unlisted := sorted(needed - files.keys()) or [name for name in files if name != Path(name).name]:
-            raise BundleError(
-                f"{file}: damaged, its files have no checksum for {unlisted[0]}, or are elsewhere; {REMEDY}"
-            )
-        for name, expected in files.items():
-            self._verify(self.path / name, expected)
+        for name, entry in content["files"].items():
+            self._verify(self.path / name, entry["sha256"])
         self._projections: dict[int, Array] = {}
 
     def _verify(self, file: Path, expected: str) -> None:
@@ -82,21 +79,23 @@ class Bundle:
     def read(self, name: str = STATE) -> State:
         """The state, or that of a lesson under way."""
         file = self.path / name
+        drop = "drop the interrupted lesson with --restart (restart=True)"
+        restore = drop if name == PROGRESS else "restore it from a copy, or export the run again"
         if not file.exists():
-            raise BundleError(f"{file}: missing; restore it from a copy, or export the run again")
+            raise BundleError(f"{file}: missing; {restore}")
         try:
             with safe_open(file, framework="numpy") as content:
                 metadata = content.metadata() or {}
                 tensors = {key: content.get_tensor(key) for key in content.keys()}  # noqa: SIM118 not a dict
-            known = metadata.get("format") == STATE_FORMAT and metadata.get("version") == str(VERSION)
+            known = metadata.get("format") == STATE_FORMAT and metadata.get("version") == STATE_VERSION
             values = json.loads(metadata["state"])
             whole = known and metadata["checksum"] == checksum(tensors, metadata["state"]) and isinstance(values, dict)
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise BundleError(f"{file}: damaged, it cannot be read; restore it from a copy") from error
+            raise BundleError(f"{file}: damaged, it cannot be read; {restore}") from error
         if not whole:
-            raise BundleError(f"{file}: damaged, its checksum or version differs; restore it from a copy")
+            raise BundleError(f"{file}: damaged, its checksum or version differs; {restore}")
         if strange := _not_finite(tensors):
-            raise BundleError(f"{file}: damaged, '{strange}' holds values that are not finite; restore it from a copy")
+            raise BundleError(f"{file}: damaged, '{strange}' holds values that are not finite; {restore}")
         return State(tensors, values)
 
     def write(self, state: State, name: str = STATE) -> None:
@@ -105,7 +104,7 @@ class Bundle:
         if strange := _not_finite(state.tensors):
             raise DeviceError(f"'{strange}' became infinite or undefined, so nothing was saved; check the images")
         tensors = {key: np.ascontiguousarray(value).reshape(value.shape) for key, value in state.tensors.items()}
-        metadata = {"format": STATE_FORMAT, "version": str(VERSION), "checksum": checksum(tensors, text)}
+        metadata = {"format": STATE_FORMAT, "version": STATE_VERSION, "checksum": checksum(tensors, text)}
         outcome, remedy = "what was saved before is intact", "free some space, or make the folder writable"
         try:
             with temporary.open("wb") as content:
@@ -127,11 +126,15 @@ class Bundle:
         """The random projection of a width, (features, size); orthogonal ones begin with the same columns, and only the
         largest of them is stored."""
         if size not in self._projections:
-            with safe_open(self.path / PROJECTION, framework="numpy") as content:
-                names, own = list(content.keys()), f"projection.{size}"
-                stored = content.get_tensor(own if own in names else names[0])
+            file, own = self.path / PROJECTION, f"projection.{size}"
+            try:
+                with safe_open(file, framework="numpy") as content:
+                    names = list(content.keys())
+                    stored = content.get_tensor(own if own in names else names[0])
+            except (OSError, SafetensorError) as error:
+                raise BundleError(f"{file}: missing, or cannot be read; {REMEDY}") from error
             if stored.shape[1] < size:
-                raise BundleError(f"{self.path / PROJECTION}: no projection of width {size}; {REMEDY}")
+                raise BundleError(f"{file}: no projection of width {size}; {REMEDY}")
             self._projections = {size: np.ascontiguousarray(stored[:, :size])}
         return self._projections[size]
 
@@ -153,6 +156,12 @@ class Bundle:
 def _not_finite(tensors: Mapping[str, Array]) -> str | None:
     """The first tensor with a value that is not finite."""
     return next((name for name, value in tensors.items() if not np.isfinite(value).all()), None)
+
+
+def manifest_checksum(manifest: Mapping[str, Any]) -> str:
+    """sha256 of all but the checksum, as JSON with sorted keys and without spaces."""
+    rest = {key: value for key, value in manifest.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def checksum(tensors: Mapping[str, Array], values: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zofc_device.bundle import DeviceError
-from zofc_device.images import ImageError, image_files
+from zofc_device.images import ImageError, image_files, undecodable
 from zofc_device.learner import Learner
 
 
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         one = commands.add_parser(name, help=help)
         one.add_argument("bundle", type=Path, metavar="BUNDLE", help="folder that zofc export made")
         one.add_argument("--threads", type=int, help="CPU threads, all cores by default")
-        one.add_argument("--memory", type=_bytes, help="most memory of the process, such as 200MB")
+        one.add_argument("--memory", type=_bytes, help="budget for the memory of the process, such as 200MB")
         one.add_argument("--json", action="store_true", help="print JSON")
         one.set_defaults(command=command)
         return one
@@ -106,7 +106,9 @@ def _info(options: argparse.Namespace) -> None:
 
 def _predict(options: argparse.Namespace) -> None:
     learner = _open(options)
-    for file in [str(file) for path in options.images for file in (_inside(path) if path.is_dir() else [path])]:
+    for file in [
+        str(file) for path in options.images for file in (_inside(path, learner) if path.is_dir() else [path])
+    ]:
         [best] = learner.predict(file, options.top)
         if options.json:
             classes = [{"name": one.name, "probability": one.probability} for one in best]
@@ -115,9 +117,12 @@ def _predict(options: argparse.Namespace) -> None:
             print(f"{file}: " + ", ".join(f"{one.name} {100 * one.probability:.1f} %" for one in best), flush=True)
 
 
-def _inside(folder: Path) -> list[Path]:
-    if not (files := image_files(folder)):
-        raise ImageError(f"{folder}: no images")
+def _inside(folder: Path, learner: Learner) -> list[Path]:
+    files, ignored = image_files(folder), undecodable(folder)
+    if not files:
+        raise ImageError("; ".join([f"{folder}: no images", *([ignored] if ignored else [])]))
+    if ignored:
+        learner.say(f"{folder}: {ignored}")
     return files
 
 

@@ -46,7 +46,14 @@ class Directions:
 
     def stack(self, step: int, queries: int, shape: Sequence[int]) -> NDArray[np.float32]:
         """All directions of a step, (queries, *shape); the last axis is that of a direction."""
-        return np.stack([self.draw(step, query, shape) for query in range(queries)])
+        drawn = np.empty((queries, *shape), np.float32)
+        for query in range(queries):
+            drawn[query] = self.draw(step, query, shape)
+        return drawn
+
+    def needed_bytes(self, queries: int, shape: Sequence[int]) -> int:
+        """What `stack` takes at most."""
+        return prod(shape) * (4 * queries + (13 if self.kind == "rademacher" else 64))
 
     def draw(self, step: int, query: int, shape: Sequence[int]) -> NDArray[np.float32]:
         """Direction number `query` of a step, (size,), or one for each image, (batch, size)."""

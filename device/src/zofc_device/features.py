@@ -5,8 +5,10 @@ Features are small, so those of a whole batch are gathered, in float64: micro-ba
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +22,7 @@ from zofc_device.views import Views
 
 MOST_IMAGES = 8  # of a pass; more are no faster on a CPU
 OWN_NUMBERS, POINT_NUMBERS = 40, 56  # float32 alive in a pass, for each token and unit of width; in each tangent again
+OWN_COPIES = 3  # of an image's own directions, in a pass
 
 
 class Points(NamedTuple):
@@ -35,7 +38,7 @@ class Extractor:
     def __init__(self, runtime: Runtime, views: Views, backbone: dict[str, Any], memory: int | None = None) -> None:
         self.runtime, self.views, self.memory = runtime, views, memory
         self.tokens, self.width = int(backbone["tokens"]), int(backbone["width"])
-        self._sizes: dict[int, int] = {}  # of micro-batches, by the number of tangents
+        self._sizes: dict[tuple[int, int], int] = {}  # of micro-batches, by what `_micro_batch` is asked for
 
     def features(self, pixels: Array, adapter: Array | None = None, most: int = MOST_IMAGES) -> Array:
         """Features at an adapter, or those of the plain backbone."""
@@ -52,7 +55,7 @@ class Extractor:
     def predict(self, pixels: Array) -> tuple[Array, Array]:
         """Probabilities and features of the model as it was exported."""
         self.runtime.load("predict")
-        size = min(self._micro_batch(0), MOST_IMAGES)
+        size = min(self._micro_batch(), MOST_IMAGES)
         parts = [self.runtime.run("predict", images=pixels[i : i + size]) for i in range(0, len(pixels), size)]
         chances, features = (np.concatenate([part[key] for part in parts]) for key in ("probabilities", "features"))
         return chances, features
@@ -74,34 +77,46 @@ class Extractor:
             middle = run("features", **state, adapter=adapter)["features"] if center else None
             return middle, np.stack([run(graph, **state, adapter=point)["features"] for point in points])
 
-        parts = self._map(evaluate, pixels, 0 if lengths else len(vectors))
+        own = vectors[:, :1].nbytes if apart else 0
+        parts = self._map(evaluate, pixels, 0 if lengths else len(vectors), own)
         around = np.concatenate([part[1] for part in parts], 1).astype(np.float64)
         return Points(np.concatenate([part[0] for part in parts]).astype(np.float64) if center else None, around)
 
     def _map(
-        self, work: Callable[[Array, slice], Any], pixels: Array, tangents: int = 0, most: int = MOST_IMAGES
-    ) -> list[Any]:
+        self, work: Callable[[Array, slice], Any], pixels: Array, tangents: int = 0, own: int = 0,
+        most: int = MOST_IMAGES,
+    ) -> list[Any]:  # fmt: skip
         """`work` on the inputs of each micro-batch and its place in the batch."""
-        size = min(self._micro_batch(tangents), most)
+        size = min(self._micro_batch(tangents, own), most)
         places = [slice(start, start + size) for start in range(0, len(pixels), size)]
         return [work(self.views.normalise(pixels[some]), some) for some in places]
 
-    def _micro_batch(self, tangents: int) -> int:
-        """How many images, a power of two, the budget leaves room for beside what is resident with these graphs."""
+    def _micro_batch(self, tangents: int = 0, own: int = 0) -> int:
+        """How many images, a power of two, the budget leaves room for beside what is resident with these graphs; each
+        has so many tangents, and `own` bytes of directions."""
         if self.memory is None:
             return MOST_IMAGES
-        if tangents not in self._sizes:
+        if (tangents, own) not in self._sizes:
             numbers = self.tokens * self.width * max(self.tokens, 256) // 256  # beyond, attention needs most of it
-            image, resident = 4 * numbers * (OWN_NUMBERS + POINT_NUMBERS * (1 + tangents)), resident_bytes()
-            self.reserve(image, "one image at a time")
-            room = (self.memory - resident) // image
-            self._sizes[tangents] = min(1 << (max(room, 1).bit_length() - 1), MOST_IMAGES)
-        return self._sizes[tangents]
+            image = 4 * numbers * (OWN_NUMBERS + POINT_NUMBERS * (1 + tangents)) + OWN_COPIES * own
+            room = self._room(image, "one image at a time") // image
+            self._sizes[tangents, own] = min(1 << (room.bit_length() - 1), MOST_IMAGES)
+        return self._sizes[tangents, own]
 
     def reserve(self, size: int, what: str) -> None:
-        """Refuse what needs so many more bytes than the budget has."""
-        if self.memory is not None and (least := resident_bytes() + size) > self.memory:
+        """Refuse what needs so many more bytes than the budget has, without graphs: those are loaded again."""
+        if self.memory is not None and resident_bytes() + size > self.memory:
+            self.runtime.load()
+            self._room(size, what)
+
+    def _room(self, size: int, what: str) -> int:
+        """The bytes that the budget has left, which are to be so many at least."""
+        assert self.memory is not None
+        with suppress(AttributeError):  # of other C libraries than glibc
+            ctypes.CDLL(None).malloc_trim(0)
+        if (least := resident_bytes() + size) > self.memory:
             raise DeviceError(f"memory: {what} needs about {-(-least // 10**6)} MB, not {self.memory // 10**6} MB")
+        return self.memory - least + size
 
 
 def resident_bytes() -> int:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from zofc_device.bundle import PROGRESS, REMEDY, STATE, Bundle, BundleError, State
 from zofc_device.directions import Array
 from zofc_device.features import Extractor
-from zofc_device.images import ImageError, Images, OneOrMore, list_images, open_images
-from zofc_device.lesson import AT_ONCE, Lesson, Say
+from zofc_device.images import ImageError, Images, OneOrMore, Say, list_images, open_images
+from zofc_device.lesson import AT_ONCE, Lesson
 from zofc_device.model import Model
 from zofc_device.progress import Progress
 from zofc_device.runtime import Runtime
@@ -89,9 +89,10 @@ class Learner:
         with self.bundle.lock():
             tensors, values = self.bundle.read()  # another process may have learned since
             kept = {name: value for name, value in tensors.items() if not name.startswith(TYPICALITY)}
-            names, images, labels = open_images(task)
-            sizes, digests = images.inspect()
-            progress = Progress(self.bundle, State(kept, values), [names, labels.tolist(), digests], restart)
+            progress = Progress(self.bundle, State(kept, values), restart)
+            names, images, labels = open_images(task, self.extractor.reserve, self.say)
+            sizes, digests = images.inspect(progress.images, progress.save_images)
+            progress.begin([names, labels.tolist(), digests])
             model = Model(self.bundle, self.extractor, progress.state)
             known = len(values["classes"])
             new = [name for name in names if name not in values["classes"]]
@@ -105,7 +106,9 @@ class Learner:
                     at = progress.position(1)  # in which part 0 is over
                     if some.any() and (part or at is None):
                         chosen = [item for item, mine in zip(images.items, some, strict=True) if mine]
-                        lesson = Lesson(model, Images(chosen), sizes[some], labels[some], part, progress, self.say)
+                        lesson = Lesson(
+                            model, Images(chosen, images.reserve), sizes[some], labels[some], part, progress, self.say
+                        )
                         lesson.include_more() if part else lesson.train(new)
                 when = datetime.now(UTC).isoformat(timespec="seconds")
                 entry = {"classes": names, "images": len(images), "tasks": int(bool(new)), "when": when}
@@ -137,7 +140,7 @@ class Learner:
 
     def _answers(self, images: OneOrMore | Images) -> Iterator[tuple[Array, Array]]:
         """Probabilities and features, some images at a time."""
-        given = images if isinstance(images, Images) else Images(list_images(images))
+        given = images if isinstance(images, Images) else Images(list_images(images), self.extractor.reserve)
         for start in range(0, len(given), AT_ONCE):
             some = range(start, min(start + AT_ONCE, len(given)))
             pixels = np.stack([self.extractor.views.test(given.load(index)) for index in some])
@@ -152,7 +155,7 @@ class Learner:
 
     def evaluate(self, source: str | Mapping[str, OneOrMore], learned_only: bool = False) -> Evaluation:
         """Accuracy on `folder:PATH` or on images by class name; with `learned_only`, unknown classes are left out."""
-        names, images, labels = open_images(source, test=True)
+        names, images, labels = open_images(source, self.extractor.reserve, self.say, test=True)
         unknown = tuple(name for name in names if name not in self.classes)
         if unknown and not (learned_only and len(unknown) < len(names)):
             remedy = "" if learned_only else "; --learned-only (learned_only=True) leaves them out"
@@ -161,7 +164,7 @@ class Learner:
             )
         ids = np.array([self.classes.index(name) if name in self.classes else -1 for name in names])[labels]
         chosen, size = np.flatnonzero(ids >= 0), len(self.classes)
-        some = Images(images.items[i] for i in chosen)
+        some = Images((images.items[i] for i in chosen), images.reserve)
         guesses = np.concatenate([chances.argmax(-1) for chances, _ in self._answers(some)])
         confusion = np.bincount(ids[chosen] * size + guesses, minlength=size * size).reshape(size, size)
         totals, hits = confusion.sum(1), confusion.diagonal()
@@ -169,13 +172,15 @@ class Learner:
         return Evaluation(self.classes, 100 * float(hits.sum()) / len(chosen), per_class, confusion, unknown)
 
     def save(self, path: str | Path | None = None) -> None:
-        """Write the state again or, with a path, the whole bundle to a new folder. `learn` has saved already."""
-        if path is not None and Path(path).exists():
+        """Write the bundle, with what this learner knows, to a new folder. Without one there is nothing to do: `learn`
+        saves, and another process may have learned more since."""
+        if path is None:
+            return
+        if Path(path).exists():
             raise BundleError(f"{path} exists; choose a new folder")
-        if path is not None:
-            shutil.copytree(self.bundle.path, path, ignore=shutil.ignore_patterns(".*", PROGRESS, STATE))
+        shutil.copytree(self.bundle.path, path, ignore=shutil.ignore_patterns(".*", PROGRESS, STATE))
         if self.model is not None:
-            (self.bundle if path is None else Bundle(path)).write(self.model.state)
+            Bundle(path).write(self.model.state)
 
 
 load = Learner.load

@@ -4,7 +4,7 @@ after each step and go on later."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from zofc_device.bundle import DeviceError
 from zofc_device.calibration import MOST_IMAGES, calibrate
 from zofc_device.directions import Array, stream
 from zofc_device.heads import Head
-from zofc_device.images import Images
+from zofc_device.images import Images, Say
 from zofc_device.journal import LessonJournal
 from zofc_device.model import Model
 from zofc_device.optimizers import Optimizer
@@ -20,7 +20,6 @@ from zofc_device.progress import Progress
 from zofc_device.steps import Placement
 
 AT_ONCE = 16  # images that are decoded at a time
-Say = Callable[[str], None]
 
 
 def _parts(chosen: Array) -> list[Array]:

@@ -210,7 +210,6 @@ class Model:
         if self.ridges:
             kept, working = zip(*(ridge.needed_bytes(images) for ridge in self.ridges.values()), strict=True)
             now = sum(value.nbytes for ridge in self.ridges.values() for value in ridge.state().values())
-            self.extractor.runtime.load()  # what graphs take is free for the regression
             need = sum(kept) - now + max(*working, 2 * sum(kept))  # which are copied twice when they are saved
             self.extractor.reserve(need, f"the regression on {images} more images")
 

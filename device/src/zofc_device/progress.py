@@ -19,25 +19,34 @@ ASIDE = ("optimizer/", "features/")  # the names of tensors that are of the less
 class Progress:
     """The file of a lesson, known by the state that it began with and its content, in the folder of a bundle."""
 
-    def __init__(self, bundle: Bundle, before: State, content: Any, restart: bool = False) -> None:
+    def __init__(self, bundle: Bundle, before: State, restart: bool = False) -> None:
         self.bundle, self.before, self.file = bundle, before, bundle.path / PROGRESS
-        texts = checksum(before.tensors, json.dumps(before.values)), json.dumps(content)
-        state, images = (hashlib.sha256(text.encode()).hexdigest() for text in texts)
-        self.lesson, self.clock, self.pause = f"{state}/{images}", time.monotonic(), SAVE_SECONDS
+        self.lesson, self.clock, self.pause, self.finished = "", time.monotonic(), SAVE_SECONDS, False
         if restart:
             self.drop()
-        saved = bundle.read(PROGRESS) if self.file.exists() else None
-        name = saved.values["lesson"] if saved else ""
-        finished = name in [entry.get("digest") for entry in before.values.get("lessons", ())]
+        self.saved = bundle.read(PROGRESS) if self.file.exists() else None
+        self.images: dict[str, Any] = self.saved.values.get("images", {}) if self.saved else {}  # as `inspect` saw them
+
+    def save_images(self) -> None:
+        """Save what was seen of the images of a lesson that has not begun, if it is time."""
+        if self.due() and not (self.saved and self.saved.values["lesson"]):
+            self._write(State({}, {"lesson": "", "images": self.images}))
+
+    def begin(self, content: Any) -> None:
+        """Go on with the lesson of this content, if it was interrupted; another one that was is not overwritten."""
+        texts = checksum(self.before.tensors, json.dumps(self.before.values)), json.dumps(content)
+        state, images = (hashlib.sha256(text.encode()).hexdigest() for text in texts)
+        self.lesson, name = f"{state}/{images}", self.saved.values["lesson"] if self.saved else ""
+        finished = name in [entry.get("digest") for entry in self.before.values.get("lessons", ())]
         self.finished = finished and name.endswith(images)  # by a process that was killed before it could drop the file
         if finished:
             self.drop()
-        elif saved and name != self.lesson:
+        elif name not in ("", self.lesson):
             raise BundleError(
                 f"{self.file}: a lesson on other images was interrupted; learn those again to finish it, or start this "
                 "one with --restart (restart=True), which drops that one"
             )
-        self.saved = None if finished else saved
+        self.saved = None if finished or not name else self.saved
 
     @property
     def state(self) -> State:
@@ -63,10 +72,14 @@ class Progress:
 
     def save(self, state: State, aside: Mapping[str, Array], position: Mapping[str, int]) -> None:
         """Write what differs from the state before: tensors are replaced, never changed in place."""
-        start, old = time.monotonic(), self.before.tensors
+        old = self.before.tensors
         changed = {name: value for name, value in state.tensors.items() if value is not old.get(name)}
-        values = {"lesson": self.lesson, "model": state.values, "position": dict(position)}
-        self.bundle.write(State({**changed, **aside}, values), PROGRESS)
+        values = {"lesson": self.lesson, "model": state.values, "position": dict(position), "images": self.images}
+        self._write(State({**changed, **aside}, values))
+
+    def _write(self, state: State) -> None:
+        start = time.monotonic()
+        self.bundle.write(state, PROGRESS)
         self.clock = time.monotonic()
         self.pause = min(max(SAVE_SECONDS, SAVE_SHARE * (self.clock - start)), MOST_SECONDS)
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from zofc_device.bundle import REMEDY, Bundle, BundleError, DeviceError
 from zofc_device.directions import Array
+
+LEAST_RUNTIME = "1.23.2"  # products with 8-bit weights run from 1.23 on; 1.23.0 and .1 do not load graphs of adapters
+INTEGER_OPERATORS = (
+    "DynamicQuantizeLinear", "QuantizeLinear", "MatMulInteger", "ConvInteger", "QLinearMatMul", "QLinearConv",
+    "MatMulIntegerToFloat", "DynamicQuantizeMatMul",
+)  # fmt: skip
 
 
 class Runtime:
@@ -22,7 +31,8 @@ class Runtime:
         """The outputs of a graph by name."""
         session = self._session(graph)
         names = [output.name for output in session.get_outputs()]
-        return dict(zip(names, session.run(names, inputs), strict=True))
+        with self._named(graph, "run"):
+            return dict(zip(names, session.run(names, inputs), strict=True))
 
     def load(self, *graphs: str) -> None:
         """Load these graphs and free all others."""
@@ -35,9 +45,13 @@ class Runtime:
         for name in graphs:
             if name in self.graphs and has_integer_activations((self.bundle.path / self.graphs[name]).read_bytes()):
                 raise BundleError(
-                    f"{self.graphs[name]}: finite differences of integer activations (accuracy_level 4) are noise; "
-                    "export the run again (zofc export sets level 1), or train with estimator=forward_gradient"
+                    f"{self.graphs[name]}: finite differences of integer activations (accuracy_level 4, or operators "
+                    "such as MatMulInteger) are noise; export the run again with zofc export, whose are float32, or "
+                    "train with estimator=forward_gradient"
                 )
+
+    def _file(self, graph: str) -> Path:
+        return self.bundle.path / self.graphs[graph]
 
     def _session(self, name: str) -> Any:
         if name not in self._sessions:
@@ -45,26 +59,37 @@ class Runtime:
                 raise BundleError(
                     f"{self.bundle.path}: it has no graph '{name}'; export the run again, not only to predict"
                 )
-            self._sessions[name] = self._open(self.graphs[name])
+            self._sessions[name] = self._open(name)
         return self._sessions[name]
 
-    def _open(self, file: str) -> Any:
+    def _open(self, name: str) -> Any:
         import onnxruntime as ort  # here: it takes most of the time of an import
 
         options = ort.SessionOptions()
         options.enable_cpu_mem_arena = options.enable_mem_pattern = False
-        options.log_severity_level, options.inter_op_num_threads = 3, 1
+        options.log_severity_level, options.inter_op_num_threads = 4, 1  # what fails is raised, not logged
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if self.threads:
             options.intra_op_num_threads = self.threads
+        with self._named(name, "load"):
+            return ort.InferenceSession(self._file(name), options, providers=["CPUExecutionProvider"])
+
+    @contextmanager
+    def _named(self, graph: str, verb: str) -> Iterator[None]:
+        """Inside, what ONNX Runtime raises becomes one line with the graph, the version and the remedy."""
         try:
-            return ort.InferenceSession(self.bundle.path / file, options, providers=["CPUExecutionProvider"])
+            yield
         except Exception as error:  # of many kinds
-            reason = str(error).splitlines()[0]
-            raise BundleError(f"{self.bundle.path / file}: ONNX Runtime cannot load it: {reason}; {REMEDY}") from error
+            import onnxruntime as ort
+
+            reason, file = str(error).splitlines()[0], self._file(graph)
+            remedy = f"install onnxruntime {LEAST_RUNTIME} or later (this is {ort.__version__}), or {REMEDY}"
+            raise BundleError(f"{file}: ONNX Runtime cannot {verb} it: {reason}; {remedy}") from error
 
 
 def has_integer_activations(model: bytes) -> bool:
-    """Whether an ONNX file has a product (MatMulNBits) of accuracy_level 4: in a protocol buffer, an attribute's name
-    (field 1, of 14 bytes) is followed by its integer (field 3)."""
-    return b"\x0a\x0eaccuracy_level\x18\x04" in model
+    """Whether an ONNX file has a product (MatMulNBits) of accuracy_level 4, or an operator on integer activations. In a
+    protocol buffer, an attribute's name (field 1, of 14 bytes) is followed by its integer (field 3); the operator is
+    field 4 of a node."""
+    operators = (b"\x22" + bytes([len(name)]) + name.encode() for name in INTEGER_OPERATORS)
+    return b"\x0a\x0eaccuracy_level\x18\x04" in model or any(operator in model for operator in operators)

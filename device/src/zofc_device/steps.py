@@ -49,8 +49,13 @@ class Placement:
         flat = np.concatenate([values[name].ravel() for name in adapter]) if adapter else None
         points, losses = Points(inputs, None), []
         if peft and flat is not None:
-            shape = (len(targets), len(flat)) if peft.plan.per == "image" else (len(flat),)
-            vectors = Directions(peft.plan.directions, *self.stream).stack(number, peft.plan.queries, shape)
+            directions, queries, shape = Directions(peft.plan.directions, *self.stream), peft.plan.queries, flat.shape
+            if peft.plan.per == "image":
+                shape = len(targets), *shape
+                extractor.reserve(
+                    directions.needed_bytes(queries, shape), f"a direction for each of {len(targets)} images"
+                )
+            vectors = directions.stack(number, queries, shape)
             points = extractor.around(inputs, flat, vectors, peft.plan, head is not None)
         elif inputs.ndim > 2:
             points = Points(extractor.features(inputs, flat), None)

@@ -45,9 +45,18 @@ def agreement_table(rows: MeasuredRows) -> Grid:
 
 
 def install_table(rows: MeasuredRows) -> Grid:
-    """`results/device.json`: environments with nothing else in them."""
-    body = [(row["package"], _megabytes(row["installed_bytes"]), f"{row['import_seconds']:.2f}") for row in rows
-            if "installed_bytes" in row]  # fmt: skip
+    """`results/device.json`: environments with nothing else in them, and what torch occupies in another one."""
+    body = []
+    for row in rows:
+        if "installed_bytes" in row:
+            seconds = f"{row['import_seconds']:.2f}" if "import_seconds" in row else NONE
+            body.append(
+                (
+                    " ".join(filter(None, (row["package"], row.get("version")))),
+                    _megabytes(row["installed_bytes"]),
+                    seconds,
+                )
+            )
     return Grid(("Package", "Installed (MB)", "Import (s)"), tuple(body))
 
 

@@ -15,11 +15,13 @@ from torch import Tensor
 
 from zofc.errors import BundleError
 from zofc.paths import explain_os_error
+from zofc.runfolder.files import json_text
 from zofc.runfolder.names import RECIPE_FILE
 from zofc.runfolder.nested import is_count, is_number
 
-BUNDLE_FORMAT, FORMAT_VERSION = "zofc-bundle", 2
-STATE_FORMAT = "zofc-bundle-state"
+BUNDLE_FORMAT, FORMAT_VERSION = "zofc-bundle", 3
+OLD_VERSIONS = (2,)  # which can be read: their manifests have no checksum
+STATE_FORMAT, STATE_VERSION = "zofc-bundle-state", "2"
 BUNDLE_PRECISIONS = ("fp32", "fp16", "int8", "int4")
 MANIFEST_FILE = "manifest.json"
 WEIGHTS_FILE = "weights.bin"
@@ -59,6 +61,19 @@ def describe_file(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": code.hexdigest()}
 
 
+def manifest_checksum(manifest: Mapping[str, Any]) -> str:
+    """sha256 of all but the checksum, as JSON with sorted keys and without spaces."""
+    rest = {key: value for key, value in manifest.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Write the manifest of a bundle with its checksum."""
+    content = json.loads(json_text(manifest))  # as it will be read
+    content["checksum"] = manifest_checksum(content)
+    (path / MANIFEST_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
 def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a bundle, all files that it lists being there and unchanged."""
     file = path / MANIFEST_FILE
@@ -72,10 +87,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise BundleError(f"{file}: damaged, it is not JSON; {ANEW}") from error
     if not isinstance(manifest, dict) or manifest.get("format") != BUNDLE_FORMAT:
         raise BundleError(f"{file}: not the manifest of a bundle: its format is not {BUNDLE_FORMAT}")
-    if (version := manifest.get("version")) != FORMAT_VERSION:
+    if (version := manifest.get("version")) not in (FORMAT_VERSION, *OLD_VERSIONS):
         raise BundleError(
             f"{file}: version {version!r} of the format; this zofc reads version {FORMAT_VERSION}: export the run again"
         )
+    sealed = version == FORMAT_VERSION or "checksum" in manifest
+    if sealed and manifest.get("checksum") != manifest_checksum(manifest):
+        raise BundleError(f"{file}: damaged, it was changed since its export (its checksum differs); {ANEW}")
     files: Any = manifest.get("files")
     listed = isinstance(files, dict) and all(isinstance(entry, dict) for entry in files.values())
     graphs: Any = manifest.get("graphs")
@@ -117,7 +135,7 @@ def pack_state(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> byte
     text = json.dumps(values)
     metadata = {
         "format": STATE_FORMAT,
-        "version": str(FORMAT_VERSION),
+        "version": STATE_VERSION,
         "checksum": bundle_state_checksum(on_host, text),
     }
     return save(on_host, {**metadata, "state": text})
@@ -132,8 +150,8 @@ def read_state(path: Path) -> BundleState:
         with safe_open(file, framework="pt") as content:
             metadata = content.metadata() or {}
             tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 (not a dict)
-        if metadata.get("format") != STATE_FORMAT or metadata.get("version") != str(FORMAT_VERSION):
-            raise BundleError(f"{file}: not the state of a bundle of version {FORMAT_VERSION}")
+        if metadata.get("format") != STATE_FORMAT or metadata.get("version") != STATE_VERSION:
+            raise BundleError(f"{file}: not the state of a bundle, of version {STATE_VERSION}")
         values = json.loads(metadata["state"])
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise BundleError(f"{file}: damaged, it cannot be read; restore it from a copy") from error
@@ -186,6 +204,7 @@ def has_unfinished_lesson(path: Path, state: BundleState) -> bool:
     finished = [entry.get("digest") for entry in state.values.get("lessons", ())]
     try:
         with safe_open(path / UNFINISHED_LESSON, framework="pt") as content:
-            return json.loads(content.metadata()["state"])["lesson"] not in finished
+            lesson = json.loads(content.metadata()["state"])["lesson"]  # none while images are looked at
+            return bool(lesson) and lesson not in finished
     except (OSError, SafetensorError, ValueError, KeyError, TypeError):
         return True

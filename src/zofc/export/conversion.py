@@ -43,10 +43,11 @@ class SharedWeights:
         path.write_bytes(b"")
 
     def add(self, value: ir.Value) -> None:
-        """Move the tensor of a value to the file, if it is not small."""
+        """Move the tensor of a value to the file, if it is not small; lengths and axes stay, which runtimes read to
+        infer shapes while they load a graph."""
         tensor = value.const_value
         assert tensor is not None and value.name is not None
-        if tensor.nbytes < LEAST_SHARED:
+        if tensor.nbytes < LEAST_SHARED or tensor.dtype == ir.DataType.INT64:
             return
         content = tensor.tobytes()
         key = _digest(content)

@@ -25,7 +25,7 @@ from zofc.model.ridge import RidgeHead
 from zofc.paths import explain_os_error
 from zofc.recipe import change_recipe, dump_recipe
 from zofc.runfolder import open_run
-from zofc.runfolder.files import json_text, new_folder
+from zofc.runfolder.files import new_folder
 from zofc.training.incremental_model import IncrementalModel
 from zofc.training.resolve import check_recipe, require_plugins
 from zofc.training.saved_models import finished_checkpoint
@@ -73,7 +73,7 @@ def export_run(
             (folder / bundle.STATE_TENSORS).write_bytes(bundle.pack_state(model.state_dict(), _state_values(model)))
         immutable = sorted(file.name for file in folder.iterdir() if file.name != bundle.STATE_TENSORS)
         manifest["files"] = {name: bundle.describe_file(folder / name) for name in immutable}
-        (folder / bundle.MANIFEST_FILE).write_text(json_text(manifest, indent=1, ascii_only=False) + "\n", "utf-8")
+        bundle.write_manifest(folder, manifest)
         agreement = compare_predictions(model, recipe, progress, folder / "predict.onnx", on_progress, compared)
         sizes = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
     return ExportResult(target, sizes, nodes, agreement)
