@@ -15,6 +15,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from zofc.errors import ZofcError
 from zofc.units import printable
 
 if TYPE_CHECKING:
@@ -105,9 +106,11 @@ def print_error(error: object) -> None:
 
 def _explain_to_torchrun(path: Path, text: str) -> None:
     """Let the report that torchrun ends with say why a process failed: the file is that of torch's `ErrorHandler`."""
+    from zofc.runfolder.files import write_atomic
+
     extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
-    with suppress(OSError):
-        path.write_text(json.dumps({"message": {"message": text, "extraInfo": extra}}), "utf-8")
+    with suppress(ZofcError):
+        write_atomic(path, json.dumps({"message": {"message": text, "extraInfo": extra}}))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from zofc.errors import BundleError
 from zofc.paths import explain_os_error
-from zofc.runfolder.files import json_text
+from zofc.runfolder.files import json_text, write_atomic
 from zofc.runfolder.names import RECIPE_FILE
 from zofc.runfolder.nested import is_count, is_number
 
@@ -71,7 +71,7 @@ def write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
     """Write the manifest of a bundle with its checksum."""
     content = json.loads(json_text(manifest))  # as it will be read
     content["checksum"] = manifest_checksum(content)
-    (path / MANIFEST_FILE).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    write_atomic(path / MANIFEST_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
