@@ -137,7 +137,7 @@ GROWN = {  # lines that features since version 0.1 added to older files
     "directions drawn ahead, kernels of value and tangents, shapes that an export leaves open": 73,  # optim
     "grids, searched rates, photographs, kinds of tries, tables of machines, dry runs, coverage": 230,  # evidence
     "bundles that cannot be used": 4,  # errors
-    "one run in several processes, double precision": 230,  # training, optim, data, cli, methods
+    "one run in several processes, double precision": 232,  # training, optim, data, cli, methods
     "flatness along the steps of tasks": 200,  # analysis, report, cli
     "a most number of steps, lessons that tell how far they are": 55,  # recipe, methods, studies, learner, training
     "steps that a journal can say": 70,  # optim, training, runfolder
