@@ -442,7 +442,8 @@ def test_a_killed_rank_ends_all_and_a_restart_resumes(
     """At three of the ten moments of `benchmarks/kills.py`, which makes all of them."""
     row = kill_one(words(["zofc/base", *LONG], tiny_weights), tmp_path, never_killed, share, rank)
     text = max(tmp_path.glob("*/log")).read_text("utf-8", "replace")
-    assert "exitcode: -9" in text or "SIGKILL" in text or "Signal 9" in text, text[-2000:]
+    if row["phase"] != "end of the run":  # when a rank may have ended by itself; torchrun names the one that ends first
+        assert any(sign in text for sign in ("exitcode: -9", "Signal 9", "lost another process")), text[-2000:]
     assert row["matrix_equal"] and row["journal_equal"] and row["adapter_follows"], row
     assert row["resumed"] is not None or row["phase"] == "end of the run"
 
