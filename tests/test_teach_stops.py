@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -78,3 +80,31 @@ def test_a_lesson_is_cancelled_and_its_stream_ends(run: Path, signals: tuple[int
         assert [one["kind"] for one in server.call("GET", "/lessons")] == []
         assert [one["pending"] for one in server.call("GET", "/classes")] == [16, 16]
     assert zofc.load(run).classes == ()
+
+
+ENDING = """
+import atexit, os, signal, sys
+from zofc.teach.stopping import stopped_by_signals
+
+def again():
+    os.kill(os.getpid(), signal.SIGINT)
+
+class Late:
+    def __del__(self):  # modules are torn down: Python's own handlers are gone
+        again()
+
+with stopped_by_signals(lambda: None, lambda: print("said last", flush=True)):
+    again()
+if sys.argv[1] == "late":
+    keep = Late()
+elif sys.argv[1] == "between":
+    again()
+    print("not reached")
+print("ended")
+"""
+
+
+@pytest.mark.parametrize(("when", "said"), [("between", "said last\n"), ("late", "ended\n")])
+def test_a_second_signal_while_the_process_ends_is_no_crash(when: str, said: str) -> None:
+    ended = subprocess.run([sys.executable, "-c", ENDING, when], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, said, "")

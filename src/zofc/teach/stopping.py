@@ -4,6 +4,7 @@ at once, which loses nothing either, for whatever was confirmed is on disk.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import signal
@@ -47,7 +48,8 @@ class StoppableServer(uvicorn.Server):
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[], None], said_last: Callable[[], None]) -> Iterator[None]:
-    """Inside the block, the first signal calls `stop`; the next one calls `said_last` and ends the process."""
+    """Inside the block, the first signal calls `stop`, after which the process is expected to end; any later one, also
+    while it ends, calls `said_last` and ends it at once."""
     seen: list[int] = []
 
     def handle(number: int, _frame: FrameType | None) -> None:
@@ -65,5 +67,13 @@ def stopped_by_signals(stop: Callable[[], None], said_last: Callable[[], None]) 
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if seen:
+            atexit.register(_ignore_signals)  # Python is about to take its handlers away: a signal would kill
+        else:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _ignore_signals() -> None:
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
