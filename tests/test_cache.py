@@ -26,6 +26,7 @@ import pytest
 import torch
 from PIL import ExifTags, Image
 
+from waiting import DEADLINE
 from zofc.data import Loader, Source, SourceOptions, TestView, TrainView, decode_cache, decoding, open_source
 from zofc.data.decode_cache import DecodeCache, cache_folder, cache_limit
 from zofc.data.decoding import image_sizes
@@ -309,7 +310,7 @@ def _check_notice(tmp_path: Path, spoil: Callable[[], object]) -> None:
 
 
 def open_at_once(spec: str, start: Barrier, answers: SimpleQueue[tuple[str, int]]) -> None:
-    start.wait(60)
+    start.wait(DEADLINE)
     images = open_source(spec, ON).train.images
     assert images.array is not None
     answers.put((type(images).__name__, int(images.array.astype(np.int64).sum())))

@@ -24,6 +24,7 @@ from PIL import Image
 
 import zofc_device
 from device_bundles import FIRST, SECOND, Pair, edit_manifest, make_lesson, replace_file, write_folder
+from waiting import wait_until
 from zofc.errors import BundleError
 from zofc.export.bundle import pack_state, read_manifest, read_state
 from zofc.export.quantization import BLOCK_SIZE, quantize_blocks
@@ -111,11 +112,8 @@ def test_a_killed_lesson_goes_on_to_the_same_result(device_pair: Callable[..., P
     kills = 0
     while kills < 4:
         process = python(SAVE_ALWAYS + COMMAND, *words)
-        start, before = time.monotonic(), saved_position(bundle)
-        while process.poll() is None and time.monotonic() - start < 60:
-            if saved_position(bundle) not in (None, before):
-                break
-            time.sleep(0.002)
+        seen = None, saved_position(bundle)
+        wait_until(lambda seen=seen: saved_position(bundle) not in seen, process, pause=0.002)
         process.kill()  # -9
         process.communicate()
         assert process.returncode == -signal.SIGKILL, "it was to be killed in between"

@@ -134,7 +134,7 @@ def test_a_run_that_another_process_is_still_saving_is_waited_for(
             time.sleep(0.5)
 
     Thread(target=save).start()
-    assert taken.wait(10) and run_cell(cell, tmp_path)["all_classes"] >= 0
+    assert taken.wait(DEADLINE) and run_cell(cell, tmp_path)["all_classes"] >= 0
 
 
 GRID = """

@@ -6,7 +6,6 @@ from __future__ import annotations
 import io
 import multiprocessing
 import os
-import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import ExifTags, Image
 
+from waiting import wait_until
 from zofc.data import ArrayImages, EncodedImages, ImageSet, Loader, TestView, TrainView
 from zofc.data.loading import Batch, Route, make_ahead
 from zofc.errors import DataError
@@ -271,9 +271,7 @@ def numbered(count: int, log: list[str], fault: Exception | None = None) -> Gene
 
 def await_entry(log: list[str], entry: str) -> None:
     """Batches are made in a thread of their own."""
-    deadline = time.monotonic() + 10
-    while entry not in log and time.monotonic() < deadline:
-        time.sleep(0.001)
+    wait_until(lambda: entry in log, pause=0.001)
 
 
 def test_one_batch_is_made_before_the_one_before_it_is_used_and_no_more_than_one() -> None:

@@ -13,12 +13,12 @@ import pytest
 
 import zofc
 from teach_client import Client, glyphs, served
+from waiting import DEADLINE
 
 pytestmark = pytest.mark.loopback
 GLYPHS = glyphs(3, 16)
 NAMES = list(GLYPHS)
 LONG = ("backbone.name=embedded", "optimize.peft.epochs=2000")  # a lesson that ends by being cancelled
-PATIENCE = 20  # seconds; a lesson is cancelled after its step, requests are cut off after ten
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def stop(server: Client, *signals: int) -> None:
     for number in signals:
         server.process.send_signal(number)
         time.sleep(0.3)
-    assert server.process.wait(PATIENCE) == 0
+    assert server.process.wait(DEADLINE) == 0
     said = server.process.stdout.read()
     assert "stopped; all that was taught is in" in said
     assert "Traceback" not in said and "terminate" not in said

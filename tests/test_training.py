@@ -21,6 +21,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from waiting import DEADLINE
 from zofc.data import loading
 from zofc.errors import DivergedError, Interrupted, RecipeError, RunError
 from zofc.recipe import Recipe, dump_recipe
@@ -189,7 +190,7 @@ def start_and_signal(
         text=True,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline and process.poll() is None:
         logs = list((tmp_path / "runs").glob("*/events.jsonl"))
         lines = logs[0].read_text().splitlines() if logs else []
@@ -197,7 +198,7 @@ def start_and_signal(
             os.killpg(process.pid, number)  # as a terminal, `timeout` and a scheduler do
             break
         time.sleep(0.005)
-    process.wait(60)
+    process.wait(DEADLINE)
     (run,) = (tmp_path / "runs").glob("*/recipe.yaml")
     return run.parent, process
 

@@ -17,6 +17,7 @@ import pytest
 from filelock import FileLock
 from rich.console import Console
 
+from waiting import DEADLINE
 from zofc import cli
 from zofc.errors import RunError
 from zofc.recipe import Recipe
@@ -483,7 +484,7 @@ def test_a_real_run_is_watched_while_it_trains(tiny_recipe: Make, tmp_path: Path
     begun.wait()
     folder = start_run(tiny_recipe("zofc/base"), tmp_path / "runs")
     metrics = train(folder)
-    watcher.join(timeout=60)
+    watcher.join(timeout=DEADLINE)
     ((finished, text),) = said
     assert finished and text.startswith("waiting for a run")
     assert text.count(" learned: ") == 3 and text.count(" epoch ") == 6
@@ -527,7 +528,7 @@ def test_the_command_follows_another_process(
     try:
         status, said = call(str(tmp_path))
     finally:
-        writer.wait(timeout=30)
+        writer.wait(timeout=DEADLINE)
     assert status == 1 and "95.0 | all 91.0" in said and "interrupted and saved; continue with: zofc run" in said
     status, said = call(str(tmp_path), "--once")
     assert status == 0 and "interrupted" in said

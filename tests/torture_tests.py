@@ -10,9 +10,12 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from waiting import DEADLINE, wait_until
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -90,13 +93,16 @@ def test_processes_that_a_command_leaves_are_ended_with_it(tmp_path: Path) -> No
             time.sleep(60)
         print(f"left {pid}", flush=True)
 
-    outcome = start(leave, tmp_path, tmp_path / "out.txt").finish(Limits(10))
+    outcome = start(leave, tmp_path, tmp_path / "out.txt").finish(Limits(seconds=DEADLINE))
     pid = int(outcome.text.split()[1])
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and Path(f"/proc/{pid}/stat").exists():
-        time.sleep(0.02)
     state = Path(f"/proc/{pid}/stat")
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+    def ended() -> bool:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            return state.read_text().rpartition(")")[2].split()[0] == "Z"
+        return True
+
+    wait_until(ended)
 
 
 def test_a_wrong_count_is_noticed(tmp_path: Path) -> None:
