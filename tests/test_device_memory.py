@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
 import subprocess
@@ -23,6 +24,7 @@ import zofc_device
 from device_bundles import EMBEDDED, FIRST, QUIET, SECOND, Pair, edit_manifest, make_lesson, write_bundle, write_folder
 from zofc.export.writer import export_run
 from zofc_device.features import Extractor
+from zofc_device.runtime import unread_bytes
 
 GEOMETRY = {"img_size": 16, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,7 +32,7 @@ REGRESSION = """
 import sys
 from pathlib import Path
 import numpy as np
-from zofc_device.features import resident_bytes
+from zofc_device.runtime import resident_bytes
 from zofc_device.image_ridge import ImageRidge
 from zofc_device.ridge import Ridge, RidgeSettings
 width, wide, before, more, strength_from = *map(int, sys.argv[1:5]), sys.argv[5]
@@ -175,10 +177,22 @@ def test_directions_for_each_image_are_within_the_budget(
     drawn = sum(device.model.tensors[name].size for name in device.model.adapter) * 8  # in a batch
     assert asked and all(size > 4 * 4 * drawn and "a direction for each of 8 images" in what for size, what in asked)
     extractor = device.extractor
-    monkeypatch.setattr("zofc_device.features.resident_bytes", lambda: 10**8)  # memory of other tests, freed meanwhile
+    monkeypatch.setattr("zofc_device.runtime.resident_bytes", lambda: 10**8)  # memory of other tests, freed meanwhile
     monkeypatch.setattr(extractor, "memory", 3 * 10**8)
     extractor._sizes.clear()
     assert extractor._micro_batch(4, own=10**7) < extractor._micro_batch(4, own=0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="memory is measured on Linux")
+def test_weights_that_are_mapped_are_counted_before_a_pass_reads_them(tmp_path: Path) -> None:
+    folder = tmp_path / "a (b)"
+    folder.mkdir()
+    (folder / "weights.bin").write_bytes(bytes(8 << 20))
+    with (folder / "weights.bin").open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    assert unread_bytes(folder) == 8 << 20 and unread_bytes(tmp_path / "other") == 0
+    assert not any(mapped[: 4 << 20]) and unread_bytes(folder) <= 4 << 20
+    assert not any(mapped[:]) and unread_bytes(folder) == 0
 
 
 # -- smaller weights -------------------------------------------------------------------------------------------------

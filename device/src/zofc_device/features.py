@@ -5,11 +5,7 @@ Features are small, so those of a whole batch are gathered, in float64: micro-ba
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,20 +101,14 @@ class Extractor:
 
     def reserve(self, size: int, what: str) -> None:
         """Refuse what needs so many more bytes than the budget has, without graphs: those are loaded again."""
-        if self.memory is not None and resident_bytes() + size > self.memory:
+        if self.memory is not None and self.runtime.resident_bytes() + size > self.memory:
             self.runtime.load()
             self._room(size, what)
 
     def _room(self, size: int, what: str) -> int:
         """The bytes that the budget has left, which are to be so many at least."""
         assert self.memory is not None
-        with suppress(AttributeError):  # of other C libraries than glibc
-            ctypes.CDLL(None).malloc_trim(0)
-        if (least := resident_bytes() + size) > self.memory:
+        resident = self.runtime.resident_bytes()
+        if (least := resident + size) > self.memory:
             raise DeviceError(f"memory: {what} needs about {-(-least // 10**6)} MB, not {self.memory // 10**6} MB")
-        return self.memory - least + size
-
-
-def resident_bytes() -> int:
-    """Memory that this process occupies now, on Linux."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return self.memory - resident
