@@ -9,7 +9,7 @@ learn` with micro-batches of one image is measured likewise. The environments wh
 nothing else in them (`--install` makes them; it takes minutes); beside them, what torch and the packages that it
 requires occupy in the environment of the benchmark (`--only occupied`). `predict.onnx` of a ridge regression on the
 classes of CIFAR-100 answers 2,000 test images beside torch. `--only displacement` compares where both engines end after
-twenty steps with the same images.
+twenty steps with the same images. Rows that the result file has are kept: delete those to be measured anew.
 """
 
 from __future__ import annotations
