@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 60  # seconds for anything the browser does
+PATIENCE = 300  # seconds for anything the browser does; a busy machine is only late
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PICTURES = Path(__file__).parents[1] / "build"
 

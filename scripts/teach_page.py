@@ -15,7 +15,7 @@ from chromium import Chromium
 
 TOKEN = "a-token-for-tests"
 CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
-LESSON_PATIENCE = 240  # seconds
+LESSON_PATIENCE = 900  # seconds
 
 
 class TeachServer:

@@ -71,7 +71,7 @@ class Client:
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body; a header of None is left out."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=600)
         sent = {"Authorization": f"Bearer {self.token}", **(headers or {})}
         try:
             connection.request(method, path, body, {key: value for key, value in sent.items() if value})
@@ -175,7 +175,7 @@ def forked(run: Path) -> Iterator[tuple[Client, BaseProcess]]:
         said.close()
 
 
-def _wait(client: Client, patience: float = 60) -> None:
+def _wait(client: Client, patience: float = 600) -> None:
     """Until the server answers."""
     end = time.monotonic() + patience
     while True:

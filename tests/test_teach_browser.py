@@ -186,7 +186,7 @@ def axe() -> str:
         if not (npm := shutil.which("npm")):
             without_axe("axe-core comes from npm, which is not installed")
         PICTURES.mkdir(exist_ok=True)
-        packed = subprocess.run([npm, "pack", "axe-core@4"], cwd=PICTURES, capture_output=True, text=True, timeout=60)
+        packed = subprocess.run([npm, "pack", "axe-core@4"], cwd=PICTURES, capture_output=True, text=True, timeout=300)
         if packed.returncode:
             without_axe("axe-core cannot be fetched from npm")
         archive = PICTURES / packed.stdout.split()[-1]
@@ -249,7 +249,7 @@ def test_exports_are_saved_by_their_buttons(chromium: Chromium, tmp_path: Path) 
         chromium.ask("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
         chromium.click("#export summary")
         chromium.click(f"[data-export$='{kind}']")
-        end = time.monotonic() + 60
+        end = time.monotonic() + LESSON_PATIENCE
         while not list(folder.glob("*.zip")):
             assert time.monotonic() < end
             time.sleep(0.1)
