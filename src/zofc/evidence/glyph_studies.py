@@ -28,7 +28,7 @@ EPSILONS = ("1e-4", "1e-3", "1e-2", "1e-1", "1")
 EXACT = ("optimize.peft.estimator=forward_gradient", "optimize.peft.chunk=4")
 CURVATURE = MeasureCurvature(replace(CURVATURE_SCORE, every=1, images=10, probes=16))
 STUDIED_RATES = (0.03, 0.1, 0.3, 1.0)
-SIGN_RATES = (0.0003, 0.001, 0.003, 0.01)  # of steps that do not depend on the length of the gradient
+SIGN_RATES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)  # of steps that do not depend on the length of the gradient
 FIRST_RATES = (0.3, 1.0, 2.0, 5.0)
 Rows = Sequence[Mapping[str, Any]]
 
@@ -49,7 +49,7 @@ class OptimizerLine:
 OPTIMIZER_LINES = {
     "Two-point, SGD with momentum (ZO-FC)": OptimizerLine(("optimize.peft.chunk=4",)),
     "Forward gradient, SGD with momentum": OptimizerLine(EXACT),
-    "Forward gradient, SGD": OptimizerLine((*EXACT, "optimize.peft.momentum=0.0")),
+    "Forward gradient, SGD": OptimizerLine((*EXACT, "optimize.peft.momentum=0.0"), (*STUDIED_RATES, 3.0)),
     "Forward gradient, sign": OptimizerLine(
         (*EXACT, "optimize.peft.optimizer=sign", "optimize.peft.momentum=0.0"), SIGN_RATES
     ),
