@@ -339,7 +339,7 @@ def test_rates_of_optimizers_are_chosen_with_seeds_that_the_table_does_not_show(
     assert [row[0] for row in table.rows] == list(OPTIMIZER_LINES)
     best = {title: min(line.rates, key=lambda rate: abs(rate - 0.3)) for title, line in OPTIMIZER_LINES.items()}
     assert {(title, rate) for title, rate, seed in trained if seed in (7, 8)} == set(best.items())
-    assert table.rows[0][-1] == "0.3" and table.rows[3][-1] == "0.01 (the edge)"
+    assert table.rows[0][-1] == "0.3" and table.rows[3][-1] == "0.1 (the edge)"
     failed = [
         {"line": title, "rate": rate, "seed": SEARCH_SEEDS[0], "failed": "diverged"} for title, rate in best.items()
     ]
