@@ -101,14 +101,14 @@ class Extractor:
 
     def reserve(self, size: int, what: str) -> None:
         """Refuse what needs so many more bytes than the budget has, without graphs: those are loaded again."""
-        if self.memory is not None and self.runtime.resident_bytes() + size > self.memory:
+        if self.memory is not None and self.runtime.loaded_bytes() + size > self.memory:
             self.runtime.load()
             self._room(size, what)
 
     def _room(self, size: int, what: str) -> int:
         """The bytes that the budget has left, which are to be so many at least."""
         assert self.memory is not None
-        resident = self.runtime.resident_bytes()
+        resident = self.runtime.loaded_bytes()
         if (least := resident + size) > self.memory:
             raise DeviceError(f"memory: {what} needs about {-(-least // 10**6)} MB, not {self.memory // 10**6} MB")
         return self.memory - resident

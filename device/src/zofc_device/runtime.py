@@ -43,8 +43,8 @@ class Runtime:
         for name in graphs:
             self._session(name)
 
-    def resident_bytes(self) -> int:
-        """What this process occupies now, on Linux, and will once the loaded graphs have read their weights."""
+    def loaded_bytes(self) -> int:
+        """Memory that this process will occupy once the loaded graphs have read all of their weights, on Linux."""
         return resident_bytes() + unread_bytes(self.bundle.path)
 
     def refuse_integer_activations(self, *graphs: str) -> None:
